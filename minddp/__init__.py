@@ -1,0 +1,1 @@
+"""Distributed data parallel training, built step by step on real processes."""
