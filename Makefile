@@ -84,7 +84,7 @@ $(READY): constraints.txt pyproject.toml
 	echo "== installing $(TORCH) (the large one: minutes on a slow line)" && \
 	$$pip install $$pins $(TORCH) && \
 	echo "== installing the rest" && \
-	$$pip install --quiet $$pins --editable '.[course,dev]' && \
+	PYTHONWARNINGS=ignore $$pip install --quiet $$pins --editable '.[course,dev]' && \
 	$$pip check
 	@touch $@
 	@echo "== $(VENV) is ready"
