@@ -1,0 +1,181 @@
+"""The program that every child process starts with. It is run as a script, by its path.
+
+    python child.py rank      be one rank (start method "spawn")
+    python child.py server 5  be the fork server, which takes its orders from socket 5
+
+The fork server imports torch once and then forks a rank in some milliseconds. It imports
+neither minddp nor anything of the caller's: what is imported before the fork would be stale
+after an edit. So this file uses the standard library alone until a process knows its rank.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
+CHECK_PARENT_EVERY = 2.0  # seconds
+
+
+def become_rank(control: int) -> None:
+    """Read from `control` who we are, and be it. Never returns.
+
+    The first line is `{"sys_path": [...], "folder": ..., "rank": ...}`: with the caller's
+    `sys.path` the rank imports the same minddp, and the same helper modules, as the caller.
+    """
+    with open(control, "rb", buffering=0, closefd=False) as pipe:
+        orders = json.loads(pipe.readline())
+    sys.path[:] = orders["sys_path"]
+    importlib.invalidate_caches()
+    rank_module = importlib.import_module("minddp._launch.rank")
+    rank_module.main(orders["folder"], orders["rank"], control, orders["parent"])
+
+
+class Forked:
+    """One rank as its server sees it: the process, the socket to the caller, its files."""
+
+    def __init__(self, pid: int, caller: socket.socket) -> None:
+        self.pid = pid
+        self.caller = caller
+        self.folder = ""
+
+    def kill(self, signum: int = signal.SIGKILL) -> None:
+        """Signal the rank; SIGKILL goes to all that it started, such as DataLoader workers."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if signum == signal.SIGKILL:
+                os.killpg(self.pid, signum)
+            else:
+                os.kill(self.pid, signum)
+
+
+class ForkServer:
+    def __init__(self, orders: socket.socket) -> None:
+        import selectors
+
+        self.orders = orders
+        self.parent = os.getppid()
+        self.ranks: dict[int, Forked] = {}
+        self.selector = selectors.DefaultSelector()
+        # A SIGCHLD writes a byte into this pair, so that select() wakes up.
+        self.wakeup, self.wakeup_end = socket.socketpair()
+        self.wakeup.setblocking(False)
+        self.wakeup_end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wakeup_end.fileno(), warn_on_full_buffer=False)
+        self.selector.register(orders, selectors.EVENT_READ, self.fork)
+        self.selector.register(self.wakeup, selectors.EVENT_READ, self.drain_wakeup)
+        self.serving = True
+
+    def serve(self) -> None:
+        """Fork on request until the caller closes its end or dies; then leave nothing behind."""
+        while self.serving and os.getppid() == self.parent:
+            for key, _ in self.selector.select(timeout=CHECK_PARENT_EVERY):
+                key.data()
+            self.reap()
+        for rank in self.ranks.values():
+            rank.kill()
+            shutil.rmtree(rank.folder, ignore_errors=True)
+
+    def fork(self) -> None:
+        """Fork one rank for each message of one byte and three descriptors."""
+        byte, fds, _, _ = socket.recv_fds(self.orders, 1, 3)
+        if not byte:
+            self.serving = False
+            return
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.be_child(*fds)
+            finally:  # whatever went wrong, the copy of the server must not go on serving
+                traceback.print_exc()
+                os._exit(1)
+        status, control, output = fds
+        os.close(control)
+        os.close(output)
+        caller = socket.socket(fileno=status)
+        caller.setblocking(False)
+        rank = self.ranks[pid] = Forked(pid, caller)
+        self.tell(rank, {"pid": pid})
+        self.selector.register(caller, 1, lambda: self.obey(rank))
+
+    def be_child(self, status: int, control: int, output: int) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.selector.close()
+        for server_end in (self.orders, self.wakeup, self.wakeup_end):
+            server_end.close()
+        for sibling in self.ranks.values():
+            sibling.caller.close()
+        os.close(status)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        gc.unfreeze()
+        become_rank(control)
+
+    def obey(self, rank: Forked) -> None:
+        """Read what the caller wants of one rank; a closed socket means: be gone."""
+        try:
+            orders = rank.caller.recv(65536)
+        except OSError:
+            orders = b""
+        if not orders:
+            rank.kill()
+            self.selector.unregister(rank.caller)
+            return
+        for line in orders.splitlines():
+            order = json.loads(line)
+            rank.folder = order.get("folder", rank.folder)
+            if "signal" in order:
+                rank.kill(order["signal"])
+
+    def reap(self) -> None:
+        """Report each rank that has ended, and end what it had started."""
+        while self.ranks:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self.ranks.pop(pid, None)
+            if rank is None:
+                continue
+            rank.kill()
+            self.tell(rank, {"exitcode": os.waitstatus_to_exitcode(status)})
+            with contextlib.suppress(KeyError):
+                self.selector.unregister(rank.caller)
+            rank.caller.close()
+
+    def drain_wakeup(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self.wakeup.recv(4096)
+
+    def tell(self, rank: Forked, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            rank.caller.send(json.dumps(message).encode() + b"\n")
+
+
+def main() -> None:
+    sys.path.pop(0)  # this folder: its files must not hide modules of the same name
+    if sys.argv[1] == "rank":
+        control = os.dup(0)
+        os.set_inheritable(control, False)
+        become_rank(control)
+        return
+    sys.path[:] = json.loads(sys.argv[3])
+    for name in PRELOAD:
+        importlib.import_module(name)
+    gc.freeze()  # the collector would touch, and so copy, every page that ranks share
+    ForkServer(socket.socket(fileno=int(sys.argv[2]))).serve()
+
+
+if __name__ == "__main__":
+    main()
