@@ -58,10 +58,10 @@ format: $(READY) ## let ruff lay out code and notebooks
 	@$(BIN)/ruff format
 
 compare: $(READY) ## minddp and torch's DDP beside each other, case by case
-	@$(BIN)/python -m tests.parity.compare
+	@$(BIN)/python -m tests.faults
 
 parity: $(READY) ## PyTorch's own DDP tests, run on our classes
-	@$(BIN)/python -m tests.parity.torch_suite
+	@$(BIN)/python -m tests.parity
 
 clean: ## remove .venv and everything that was made
 	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
