@@ -1,0 +1,1 @@
+"""The parts of the recorder: one idea a file. `minddp.recorder` puts them together."""
