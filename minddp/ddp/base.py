@@ -1,0 +1,274 @@
+"""What every rung of the ladder shares: everything but the averaging itself.
+
+    forward     look for changes since wrapping, bring the buffers in line, run the model
+    backward    a hook on each parameter notices that a backward runs; when it has ended, the
+                engine calls us back, and the rung's `_reduce` averages the gradients
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+from minddp.ddp import checks
+from minddp.ddp.bucket import Bucket
+from minddp.ddp.buffers import BUFFER_MODES, average_buffers
+from minddp.ddp.join import Join, joining
+from minddp.ddp.outputs import Edges, accumulates_gradients, tensors_in
+from minddp.ddp.replica import Replica
+from minddp.ddp.sparse import average_sparse
+
+
+class Backward:
+    """One run of backward. The engine's callback owns it: if backward fails half-way, the engine
+    drops the callback, this object dies with it, and nothing of it is left for the next run."""
+
+
+class BaseDDP(Replica):
+    """A module whose gradients are averaged over the ranks when ``loss.backward()`` returns.
+
+    A drop-in for `torch.nn.parallel.DistributedDataParallel`. After backward every rank holds
+
+        grad = (1 / N) * sum over ranks of that rank's gradient
+
+    for each parameter that some rank used; one that no rank used keeps the gradient it had (None
+    stays None). It holds whatever came before: accumulation, several backwards, re-entrant
+    checkpointing, calls of sub-modules. Averaging what is already the average changes nothing.
+
+    Args:
+        module: the model, the same on every rank. Its Parameter objects are kept, so an optimizer
+            built before wrapping still works.
+        process_group: the ranks to average over; the default group if None.
+        device_ids, output_device: as in torch: None on CPU, or the one device of the model.
+        init_sync: copy the first rank's parameters and buffers to all.
+        buffers: what happens to buffers such as BatchNorm's statistics. ``"broadcast"``: the first
+            rank's are copied to all before each training forward, as torch does. ``"average"``:
+            averaged after each backward (integers are copied). ``"off"``: left alone.
+        broadcast_buffers: torch's name for ``buffers="broadcast"`` (True) and ``"off"`` (False).
+        find_unused_parameters, static_graph: accepted and not needed: an unused parameter is no
+            special case here.
+        error_on_unused: raise after a backward in which some rank left a parameter out.
+        debug: compare size and names between ranks before each all-reduce, and raise on all ranks
+            where they differ. Slow. Default: whether MINDDP_DEBUG is set.
+
+    Raises:
+        RuntimeError: no process group, nothing to train, parameters without a shape, a model that
+            differs between ranks.
+        TypeError, ValueError: an argument that cannot be used.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        device_ids: list[Any] | None = None,
+        output_device: Any = None,
+        init_sync: bool = True,
+        buffers: str = "broadcast",
+        broadcast_buffers: bool | None = None,
+        find_unused_parameters: bool = False,
+        static_graph: bool = False,
+        error_on_unused: bool = False,
+        debug: bool | None = None,
+    ) -> None:
+        super().__init__()
+        checks.require_module(module, device_ids)
+        if broadcast_buffers is not None:
+            buffers = "broadcast" if broadcast_buffers else "off"
+        if buffers not in BUFFER_MODES:
+            raise ValueError(f"buffers must be one of {BUFFER_MODES}, not {buffers!r}")
+        self.buffers_mode = buffers
+        self.error_on_unused = error_on_unused
+        self.debug = bool(os.environ.get("MINDDP_DEBUG")) if debug is None else debug
+        self.require_backward_grad_sync = True  # torch's name for what no_sync() switches off
+        self.step = 0  # averagings so far
+        self._connect(module, checks.require_group(process_group))
+        if init_sync:
+            self._copy_from(source=0)
+
+    def _connect(self, module: nn.Module, group: dist.ProcessGroup) -> None:
+        super()._connect(module, group)
+        self.divisor = float(self.world_size)
+        self._backward: weakref.ref[Backward] | None = None
+        self._forward_was_synced = True
+        self._join: Join | None = None
+        self._left_out: dict[str, float] = {}  # name -> share of ranks that had a gradient
+        self._silent = False  # take part in collectives without gradients of one's own
+        self._local = False  # gradients wait for the end of accumulation
+
+    # ------------------------------------------------------------------ forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own forward. Communicates only in training: never in ``eval()``, nor under
+        ``no_grad``, nor where a checkpoint runs a forward again inside backward."""
+        with_graph = torch.is_grad_enabled()
+        if with_graph and torch._C._current_graph_task_id() == -1:
+            self._forward_was_synced = self.require_backward_grad_sync
+            if self.training:
+                self._check_unchanged()
+                if self.require_backward_grad_sync:
+                    self._announce("forward")
+                    self._synchronise_buffers()
+        output = self.module(*args, **kwargs)
+        if with_graph:
+            for tensor in tensors_in(output):
+                if tensor.grad_fn is not None:
+                    edges = tensor.grad_fn.next_functions
+                    tensor.register_hook(functools.partial(self._output_reached, edges))
+        return output
+
+    def _synchronise_buffers(self) -> None:
+        if self.buffers_mode == "broadcast":
+            buffers = list(self._buffers_by_name().values())
+            source = self._join.source if self._join else 0
+            checks.broadcast_tensors(buffers, self.process_group, source)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients locally: a backward that runs inside does not average them, and the
+        next one outside averages the whole sum.
+
+        It is *backward* that counts. (torch looks at forward: a forward inside with its backward
+        outside leaves gradients local. Here they are averaged, with a warning.)"""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    # ------------------------------------------------------------------ backward
+
+    def _output_reached(self, edges: Edges, grad: Tensor) -> None:
+        """A gradient arrived at an output of forward: backward has begun, or autograd.grad."""
+        if not self._in_backward() and accumulates_gradients(self._handles, edges):
+            self._begin_backward()
+
+    def _gradient_ready(self, param: Parameter) -> None:
+        """Autograd has finished `param.grad`: every use of it in the graph is summed up."""
+        if not self._in_backward():
+            self._begin_backward()
+
+    def _in_backward(self) -> bool:
+        return self._backward is not None and self._backward() is not None
+
+    def _begin_backward(self) -> None:
+        backward = Backward()
+        self._backward = weakref.ref(backward)
+        at_the_end = functools.partial(self._end_backward, backward)
+        torch.autograd.Variable._execution_engine.queue_callback(at_the_end)
+        if self.require_backward_grad_sync:
+            self._announce("reduce")
+
+    def _end_backward(self, backward: Backward) -> None:
+        self._backward = None
+        if not self.require_backward_grad_sync:
+            self._local = True
+            return
+        if not self._forward_was_synced:
+            self._forward_was_synced = True
+            warnings.warn(
+                "forward ran inside no_sync() but backward outside: the gradients are averaged "
+                "(torch's DDP would leave them local). Put both on the same side.",
+                stacklevel=2,
+            )
+        self._average_everything()
+
+    # ------------------------------------------------------------------ averaging
+
+    def reduce_gradients(self) -> None:
+        """Average the gradients now. Backward does it by itself; call this after a backward under
+        `no_sync`, or where gradients were written by hand. Every rank must call it."""
+        self._announce("reduce")
+        self._average_everything()
+
+    @torch.no_grad()
+    def _average_everything(self, silent: bool = False) -> None:
+        self.step += 1
+        self._silent, self._left_out = silent, {}
+        try:
+            self._reduce()
+            for param in self._sparse:
+                average_sparse(param, self.process_group, self.divisor, silent)
+            if self.buffers_mode == "average":
+                working = self._join.working if self._join else self.world_size
+                average_buffers(self._buffers_by_name(), self.process_group, working, silent)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"rank {self.rank}: averaging the gradients of step {self.step} failed: {error}. "
+                "A rank died, or is at another step (with unequal numbers of batches, train "
+                "inside `with model.join():`)."
+            ) from error
+        finally:
+            self._silent = False
+        self._local = False
+        if self.error_on_unused and self._left_out:
+            raise checks.unused_error(self._left_out, self.rank, self.world_size)
+
+    def _reduce(self) -> None:
+        """Average the gradients of all dense parameters. This is what a rung is about."""
+        raise NotImplementedError
+
+    def _average(self, parameters: Iterable[Parameter], memory: Tensor | None = None) -> None:
+        """Average the gradients of some parameters with one all-reduce: flatten, sum, unflatten."""
+        named = {param: self._dense[param] for param in parameters}
+        bucket = Bucket(named, self.process_group, memory=memory)
+        self._start(bucket)
+        self._finish(bucket)
+
+    def _start(self, bucket: Bucket) -> None:
+        if self._silent:
+            bucket.pack_nothing()
+        else:
+            bucket.pack(self.divisor)
+        if self.debug:
+            checks.require_same_bucket(bucket, self.step)
+        bucket.start(self.divisor)
+
+    def _finish(self, bucket: Bucket) -> None:
+        if self._silent:
+            bucket.wait()
+            return
+        bucket.finish()
+        if self.error_on_unused:
+            shares = zip(bucket.names, bucket.shares())
+            self._left_out.update({name: share for name, share in shares if share < 0.999})
+
+    # ------------------------------------------------------------------ around the training loop
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> AbstractContextManager[None]:
+        """Train with unequal numbers of batches. See `minddp.ddp.join.joining`."""
+        return joining(self, divide_by_initial_world_size, enable, throw_on_early_termination)
+
+    def _announce(self, what: str) -> None:
+        if self._join is not None:
+            self._join.announce(what)
+
+    def guard(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let `optimizer.step()` raise while gradients are only this rank's own."""
+
+        def refuse_local_gradients(*_: Any) -> None:
+            local = [n for p, n in self._dense.items() if p.grad is not None]
+            if self._local and local:
+                raise RuntimeError(
+                    f"rank {self.rank}: gradients of {len(local)} parameters were not averaged "
+                    f"({local[0]} first): the last backward ran inside no_sync(). Run the last "
+                    "micro-batch outside, or call reduce_gradients() before step()."
+                )
+
+        optimizer.register_step_pre_hook(refuse_local_gradients)

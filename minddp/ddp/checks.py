@@ -1,0 +1,164 @@
+"""What is made sure before training starts: a usable group, the same model on every rank, the
+same weights on every rank. Each problem is raised on every rank, with the culprit's name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from minddp.buckets import flatten, group_by_kind, plan_buckets, unflatten
+
+if TYPE_CHECKING:
+    from minddp.ddp.bucket import Bucket
+
+BROADCAST_BYTES = 250 * 2**20  # at most this much at a time, as torch does
+
+
+def require_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """The given group, or the default one.
+
+    Raises:
+        RuntimeError: torch.distributed is not initialised.
+        TypeError: not a process group.
+        ValueError: this rank is not a member. (The original divides by a world size of -1 then,
+            and trains on gradients with the wrong sign.)
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            "no process group: call torch.distributed.init_process_group() first, or run this "
+            "function with minddp.launch(), which does it for you"
+        )
+    if process_group is None:
+        process_group = dist.group.WORLD
+    if process_group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError(
+            f"rank {dist.get_rank()} is not a member of this process group; wrap the model only "
+            "on the group's own ranks"
+        )
+    if not isinstance(process_group, dist.ProcessGroup):
+        raise TypeError(
+            f"process_group must be a torch.distributed.ProcessGroup, not {process_group!r} "
+            "(device_ids is a keyword argument here)"
+        )
+    return process_group
+
+
+def require_module(module: nn.Module, device_ids: list[Any] | None) -> None:
+    """Is this something to wrap?
+
+    Raises:
+        TypeError: not a module.
+        ValueError: `device_ids` that do not fit.
+        RuntimeError: a parameter has no shape yet (LazyLinear and friends).
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, not {type(module).__name__}")
+    devices = {str(param.device) for param in module.parameters()}
+    if device_ids and (len(device_ids) > 1 or devices == {"cpu"}):
+        raise ValueError(
+            f"device_ids={device_ids}, but the model is on {', '.join(sorted(devices))}: each "
+            "process drives one device; leave device_ids out on CPU"
+        )
+    for name, param in module.named_parameters():
+        if isinstance(param, nn.parameter.UninitializedParameter):
+            raise RuntimeError(
+                f"{name} has no shape yet: run one batch through the model before wrapping it"
+            )
+
+
+def describe(name: str, tensor: Tensor) -> str:
+    """One line about a tensor, e.g. ``fc.weight (3, 2) float32 trainable``."""
+    trainable = "trainable" if tensor.requires_grad else "frozen"
+    return f"{name} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} {trainable}"
+
+
+def require_something_to_train(trainable: Mapping[Any, str], module: nn.Module) -> None:
+    """Raise RuntimeError if there is no parameter to average."""
+    if not trainable:
+        raise RuntimeError(
+            f"{type(module).__name__} has no parameter that requires a gradient: there is nothing "
+            "to average. Use it unwrapped."
+        )
+
+
+def require_same_model(lines: Sequence[str], group: dist.ProcessGroup) -> None:
+    """Raise RuntimeError on every rank if the ranks' models, a line per parameter, differ."""
+    advice = (
+        "Build the same model on every rank before wrapping it; a layer whose size depends on the "
+        "rank, or a rank that built nothing, is a usual cause."
+    )
+    require_same("model", lines, advice, group)
+
+
+def require_same_bucket(bucket: Bucket, step: int) -> None:
+    """Debug mode: raise RuntimeError on every rank if they are not about to reduce the same."""
+    what = f"all_reduce of {bucket.buffer.numel()} {bucket.buffer.dtype} in step {step}"
+    advice = "The ranks are at different steps, or disagree about which parameters train."
+    require_same("next collective", [what, *bucket.names], advice, bucket.group)
+
+
+def require_same(what: str, lines: Sequence[str], advice: str, group: dist.ProcessGroup) -> None:
+    """Compare a list of lines between ranks and raise on *every* rank where they differ.
+
+    Args:
+        what: what is compared, for the message ("model").
+        lines: this rank's description of it, one line an item.
+        advice: the way out, for the message.
+        group: the ranks that compare. A collective: each of them must call this.
+
+    Raises:
+        RuntimeError: names the first line that differs and both ranks' versions of it.
+    """
+    everyone: list[Any] = [None] * group.size()
+    dist.all_gather_object(everyone, list(lines), group=group)
+    for other in range(1, group.size()):
+        if everyone[other] != everyone[0]:
+            first, second = _first_difference(everyone[0], everyone[other])
+            ranks = dist.get_process_group_ranks(group)
+            raise RuntimeError(
+                f"rank {ranks[0]} and rank {ranks[other]} have a different {what}: "
+                f"rank {ranks[0]} has {first}, rank {ranks[other]} has {second}. {advice}"
+            )
+
+
+def _first_difference(first: list[str], second: list[str]) -> tuple[str, str]:
+    for index in range(max(len(first), len(second))):
+        pair = [side[index] if index < len(side) else None for side in (first, second)]
+        if pair[0] != pair[1]:
+            texts = [text or "nothing more" for text in pair]
+            return f"[{texts[0]}]", f"[{texts[1]}]"
+    return "the same", "the same"
+
+
+def unused_error(left_out: Mapping[str, float], rank: int, world_size: int) -> RuntimeError:
+    """The error for `error_on_unused`, with each parameter's name and how many ranks used it."""
+    names = ", ".join(f"{n} ({round(s * world_size)} ranks)" for n, s in left_out.items())
+    return RuntimeError(
+        f"rank {rank}: parameters without a gradient on some of the {world_size} ranks: {names}. "
+        "Drop layers that are not used, or leave error_on_unused off: then a parameter that no "
+        "rank used keeps its gradient as it was, and the others are averaged."
+    )
+
+
+@torch.no_grad()
+def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup, source: int = 0) -> None:
+    """Overwrite tensors with those of one rank, packed into as few broadcasts as memory allows.
+
+    Args:
+        tensors: same shapes and dtypes on every rank.
+        source: rank *within the group* whose values win.
+    """
+    for kind in group_by_kind([tensor for tensor in tensors if tensor.numel() > 0]):
+        sizes = [tensor.numel() * tensor.element_size() for tensor in kind]
+        for indices in plan_buckets(sizes, BROADCAST_BYTES, mode="threshold"):
+            some = [kind[index] for index in indices]
+            flat = flatten(some)
+            dist.broadcast(flat, dist.get_global_rank(group, source), group=group)
+            for tensor, window in zip(some, unflatten(flat, some)):
+                # Through .data: a value that autograd saved for backward may be overwritten by
+                # its own equal, and two forwards before one backward are no error.
+                tensor.data.copy_(window)
