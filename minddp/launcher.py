@@ -1,33 +1,52 @@
-"""Run a function on several ranks: real processes, from a notebook cell or a script."""
+"""Run a function on several ranks: real processes, from a notebook cell or a script.
+
+    def work():
+        x = torch.ones(3) * dist.get_rank()
+        dist.all_reduce(x)
+        return x
+
+    minddp.launch(work, world_size=2)       # [tensor([1., 1., 1.]), tensor([1., 1., 1.])]
+
+The story of a launch: check what is asked for; write the function into a file, by value; start
+one process for each rank; watch them; stop them, always; show what they printed; collect what
+they returned. The details of each step are in `minddp/_launch/`.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import queue
-import shutil
 import sys
 import tempfile
-import threading
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from minddp._launch import travel
-from minddp._launch.forkserver import ForkedRank, sys_path
+from minddp._launch.checks import Plan, check_call, make_plan
+from minddp._launch.crew import Crew
+from minddp._launch.culprit import refuse_argument
+from minddp._launch.errors import LaunchTimeout, RankFailed
+from minddp._launch.failures import launch_timeout, rank_failed
+from minddp._launch.trace import CollectiveCall
+from minddp._launch.watch import watch
+
+__all__ = ["CollectiveCall", "LaunchTimeout", "RankFailed", "Results", "launch"]
+
+LONGEST_GROUP_TIMEOUT = 7 * 24 * 3600.0  # seconds; torch cannot take an infinite one
 
 
-class RankFailed(RuntimeError):
-    rank = 0
+class Results(list[Any]):
+    """What the ranks returned, by rank.
 
+    `outputs` is what each rank printed, without the prefix; `recordings` is each rank's
+    `minddp.recorder.Recording` after `launch(..., record=True)`, else None.
+    """
 
-class LaunchTimeout(RuntimeError):
-    pass
-
-
-class Results(list):
-    outputs: list[str]
-    recordings: list[Any] | None = None
+    def __init__(self, values: list[Any], outputs: list[str], recordings: list[Any] | None) -> None:
+        super().__init__(values)
+        self.outputs = outputs
+        self.recordings = recordings
 
 
 def launch(
@@ -44,86 +63,113 @@ def launch(
     record: bool = False,
     **kwargs: Any,
 ) -> Results:
-    folder = Path(tempfile.mkdtemp(prefix="minddp-"))
-    ranks: list[ForkedRank] = []
+    """Call `fn(*args, **kwargs)` in `world_size` processes that form a process group.
+
+    The function does not get its rank as an argument: it asks `torch.distributed.get_rank()`.
+    It may be defined anywhere, a notebook cell included; it takes along the values of the
+    globals that it uses. Values and arguments are copies: tensors come back on the CPU, and a
+    tensor that autograd computed comes back without its graph.
+
+    Args:
+        fn: any callable; with arguments of the same names as below, use `functools.partial`.
+        world_size: the number of ranks.
+        backend: "gloo" (CPU), "nccl" (a GPU for each rank), "auto" (NCCL if there are at least
+            as many visible GPUs as ranks, else gloo), or None for no process group.
+        timeout: seconds that the function may take on all ranks.
+        start_method: "forkserver" (fast), "spawn" (everywhere), or "auto".
+        threads_per_rank: of torch's operators; by default OMP_NUM_THREADS if that is set, else
+            the cores are shared out.
+        env: environment variables for the ranks, on top of those of this process.
+        prints: "ordered" prints the ranks' output at the end in the order of the ranks, "live"
+            as it comes, "off" leaves it in `results.outputs`. A line starts with "[rank 0] ";
+            a warning is printed once, with the number of times that it was given.
+        seed: torch, numpy and random are seeded with it, on every rank the same way; None
+            leaves them as a fresh process has them.
+        record: record each rank's collectives, see `minddp.recorder.record`.
+
+    Returns:
+        The values that the ranks returned, in the order of the ranks.
+
+    Raises:
+        TypeError, ValueError: an argument that cannot be right, or cannot be sent.
+        RuntimeError: this process is part of a process group itself.
+        RankFailed: a rank raised, ended without returning, or was killed.
+        LaunchTimeout: no answer in time; it says what each rank waits for.
+
+    However it ends, KeyboardInterrupt included, no process that it started is left, nor any
+    that the ranks started, such as DataLoader workers.
+    """
+    check_call(fn, args, kwargs)
+    plan = make_plan(
+        world_size=world_size,
+        backend=backend,
+        timeout=timeout,
+        start_method=start_method,
+        threads_per_rank=threads_per_rank,
+        env=env,
+        prints=prints,
+        seed=seed,
+        record=record,
+    )
+    with tempfile.TemporaryDirectory(prefix="minddp-", ignore_cleanup_errors=True) as folder:
+        home = Path(folder)
+        write_job(home, plan, fn, args, kwargs)
+        with crew_at_work(home, plan) as crew:
+            ending = watch(crew, plan.timeout)
+            if ending == "returned":
+                for rank in crew:
+                    rank.dismiss()
+        if ending == "failed":
+            raise rank_failed(crew)
+        if ending != "returned":
+            raise launch_timeout(crew, ending, plan.timeout)
+        return collect(home, crew)
+
+
+def write_job(
+    home: Path, plan: Plan, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Leave in `home` what a rank needs: the settings, and the function with its arguments."""
+    settings = {
+        "world_size": plan.world_size,
+        "backend": plan.backend,
+        "threads": plan.threads,
+        "env": plan.env,
+        "seed": plan.seed,
+        "record": plan.record,
+        "argv": sys.argv,
+        "dont_write_bytecode": sys.dont_write_bytecode,
+        # Longer than ours: ours can say who waits for what.
+        "group_timeout": min(2 * plan.timeout + 60, LONGEST_GROUP_TIMEOUT),
+    }
+    (home / "settings.json").write_text(json.dumps(settings))
     try:
-        if backend == "auto":
-            backend = "gloo"
-        travel.save((fn, args, kwargs), folder / "job")
-        environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1",
-                   "WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size),
-                   "TORCH_FR_BUFFER_SIZE": "2000", **(env or {})}
-        settings = dict(env=environ, cwd=os.getcwd(), argv=sys.argv,
-                        threads=threads_per_rank or max(1, (os.cpu_count() or 1) // world_size),
-                        backend=backend, world_size=world_size, group_timeout=2 * timeout + 60,
-                        seed=seed, record=record)
-        (folder / "settings.json").write_text(json.dumps(settings))
-        inbox: queue.Queue[Any] = queue.Queue()
-        outputs = [""] * world_size
-        for k in range(world_size):
-            r = ForkedRank(str(folder))
-            ranks.append(r)
-            r.stdin.write((json.dumps(dict(sys_path=sys_path(), folder=str(folder), rank=k,
-                                           parent=os.getpid())) + "\n").encode())
-        threads = [threading.Thread(target=_read, args=(k, r, inbox, outputs), daemon=True)
-                   for k, r in enumerate(ranks)]
-        for t in threads:
-            t.start()
-        waiting = set(range(world_size))
-        deadline = time.monotonic() + timeout + 10
-        failed = None
-        while waiting and failed is None:
-            if time.monotonic() > deadline:
-                raise LaunchTimeout(f"no answer after {timeout} s")
-            try:
-                kind, k = inbox.get(timeout=0.02)
-                if kind == "returned":
-                    waiting.discard(k)
-                if kind == "failed":
-                    failed = k
-            except queue.Empty:
-                for k, r in enumerate(ranks):
-                    if r.poll() is not None:
-                        failed = k
-        if failed is None:
-            for r in ranks:
-                r.stdin.write(b"leave\n")
-        else:
-            time.sleep(0.2)
-        for r in ranks:
-            if failed is not None:
-                r.kill()
-            while r.poll() is None:
-                time.sleep(0.002)
-        for t in threads:
-            t.join()
-        if prints != "off":
-            text = "".join(f"[rank {k}] {line}\n" for k, o in enumerate(outputs)
-                           for line in o.splitlines())
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        if failed is not None:
-            path = folder / f"failure{failed}"
-            text = path.read_text() if path.exists() else f"exit code {ranks[failed].returncode}"
-            raise RankFailed(f"rank {failed} failed:\n{text}")
-        pairs = [travel.load(folder / f"result{k}") for k in range(world_size)]
-        results = Results(value for value, _ in pairs)
-        results.outputs = outputs
-        results.recordings = [r for _, r in pairs] if record else None
-        return results
+        travel.save((fn, args, kwargs), home / "job", outward=True)
+    except Exception as error:
+        raise refuse_argument(fn, args, kwargs, error) from error
+
+
+@contextmanager
+def crew_at_work(home: Path, plan: Plan) -> Iterator[Crew]:
+    """The running ranks; on the way out they are stopped, and what they printed is shown."""
+    crew = Crew(home, plan)
+    try:
+        crew.start()
+        yield crew
     finally:
-        for r in ranks:
-            r.kill()
-            while r.poll() is None:
-                time.sleep(0.002)
-            r.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            crew.stop()
+            crew.output.finish()
+        finally:
+            crew.close()
 
 
-def _read(k: int, rank: ForkedRank, inbox: Any, outputs: list[str]) -> None:
-    for line in rank.stdout:
-        text = line.decode(errors="replace")
-        head, mark, message = text.partition("\x1e")
-        outputs[k] += head
-        if mark:
-            inbox.put((json.loads(message)["kind"], k))
+def collect(home: Path, crew: Crew) -> Results:
+    """Read what the ranks returned."""
+    values, recordings = [], []
+    for rank in crew:
+        value, recording = travel.load(home / f"result{rank.number}")
+        values.append(value)
+        recordings.append(recording)
+    outputs = [crew.output.text(rank.number) for rank in crew]
+    return Results(values, outputs, recordings if crew.plan.record else None)

@@ -1,7 +1,7 @@
 """The program that every child process starts with. It is run as a script, by its path.
 
-    python child.py rank      be one rank (start method "spawn")
-    python child.py server 5  be the fork server, which takes its orders from socket 5
+    python child.py rank                  be one rank (start method "spawn")
+    python child.py server 5 '["", ...]'  be the fork server: orders come from socket 5
 
 The fork server imports torch once and then forks a rank in some milliseconds. It imports
 neither minddp nor anything of the caller's: what is imported before the fork would be stale
@@ -13,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import selectors
 import shutil
 import signal
 import socket
@@ -27,15 +28,16 @@ CHECK_PARENT_EVERY = 2.0  # seconds
 def become_rank(control: int) -> None:
     """Read from `control` who we are, and be it. Never returns.
 
-    The first line is `{"sys_path": [...], "folder": ..., "rank": ...}`: with the caller's
-    `sys.path` the rank imports the same minddp, and the same helper modules, as the caller.
+    The first line is `{"cwd": ..., "sys_path": [...], "folder": ..., "rank": ...}`. With the
+    caller's `sys.path` the rank imports the same minddp, and the same helpers, as the caller.
     """
     with open(control, "rb", buffering=0, closefd=False) as pipe:
         orders = json.loads(pipe.readline())
+    os.chdir(orders["cwd"])
     sys.path[:] = orders["sys_path"]
     importlib.invalidate_caches()
     rank_module = importlib.import_module("minddp._launch.rank")
-    rank_module.main(orders["folder"], orders["rank"], control, orders["parent"])
+    rank_module.main(orders["folder"], orders["rank"], control)
 
 
 class Forked:
@@ -46,31 +48,31 @@ class Forked:
         self.caller = caller
         self.folder = ""
 
-    def kill(self, signum: int = signal.SIGKILL) -> None:
+    def signal(self, signum: int) -> None:
         """Signal the rank; SIGKILL goes to all that it started, such as DataLoader workers."""
+        send = os.killpg if signum == signal.SIGKILL else os.kill
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if signum == signal.SIGKILL:
-                os.killpg(self.pid, signum)
-            else:
-                os.kill(self.pid, signum)
+            send(self.pid, signum)
+
+    def tell_caller(self, **message: Any) -> None:
+        with contextlib.suppress(OSError):  # it may be gone
+            self.caller.send(json.dumps(message).encode() + b"\n")
 
 
 class ForkServer:
     def __init__(self, orders: socket.socket) -> None:
-        import selectors
-
         self.orders = orders
         self.parent = os.getppid()
         self.ranks: dict[int, Forked] = {}
-        self.selector = selectors.DefaultSelector()
-        # A SIGCHLD writes a byte into this pair, so that select() wakes up.
+        # The end of a child writes a byte into this pair, so that select() wakes up.
         self.wakeup, self.wakeup_end = socket.socketpair()
         self.wakeup.setblocking(False)
         self.wakeup_end.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wakeup_end.fileno(), warn_on_full_buffer=False)
-        self.selector.register(orders, selectors.EVENT_READ, self.fork)
+        self.selector = selectors.DefaultSelector()
         self.selector.register(self.wakeup, selectors.EVENT_READ, self.drain_wakeup)
+        self.selector.register(orders, selectors.EVENT_READ, self.fork)
         self.serving = True
 
     def serve(self) -> None:
@@ -80,7 +82,8 @@ class ForkServer:
                 key.data()
             self.reap()
         for rank in self.ranks.values():
-            rank.kill()
+            rank.signal(signal.SIGKILL)
+        for rank in self.ranks.values():
             shutil.rmtree(rank.folder, ignore_errors=True)
 
     def fork(self) -> None:
@@ -96,16 +99,18 @@ class ForkServer:
             finally:  # whatever went wrong, the copy of the server must not go on serving
                 traceback.print_exc()
                 os._exit(1)
+        lead_own_group(pid)
         status, control, output = fds
         os.close(control)
         os.close(output)
         caller = socket.socket(fileno=status)
         caller.setblocking(False)
         rank = self.ranks[pid] = Forked(pid, caller)
-        self.tell(rank, {"pid": pid})
-        self.selector.register(caller, 1, lambda: self.obey(rank))
+        rank.tell_caller(pid=pid)
+        self.selector.register(caller, selectors.EVENT_READ, lambda: self.obey(rank))
 
     def be_child(self, status: int, control: int, output: int) -> None:
+        lead_own_group(0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.selector.close()
@@ -117,39 +122,33 @@ class ForkServer:
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
-        gc.unfreeze()
         become_rank(control)
 
     def obey(self, rank: Forked) -> None:
-        """Read what the caller wants of one rank; a closed socket means: be gone."""
+        """Do to one rank what the caller asks; when the caller has closed its end, kill it."""
         try:
             orders = rank.caller.recv(65536)
         except OSError:
             orders = b""
         if not orders:
-            rank.kill()
+            rank.signal(signal.SIGKILL)
             self.selector.unregister(rank.caller)
             return
         for line in orders.splitlines():
             order = json.loads(line)
             rank.folder = order.get("folder", rank.folder)
             if "signal" in order:
-                rank.kill(order["signal"])
+                rank.signal(order["signal"])
 
     def reap(self) -> None:
-        """Report each rank that has ended, and end what it had started."""
+        """Report the ranks that have ended, and end what they had started."""
         while self.ranks:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
+            pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            rank = self.ranks.pop(pid, None)
-            if rank is None:
-                continue
-            rank.kill()
-            self.tell(rank, {"exitcode": os.waitstatus_to_exitcode(status)})
+            rank = self.ranks.pop(pid)
+            rank.signal(signal.SIGKILL)
+            rank.tell_caller(exitcode=os.waitstatus_to_exitcode(status))
             with contextlib.suppress(KeyError):
                 self.selector.unregister(rank.caller)
             rank.caller.close()
@@ -158,22 +157,25 @@ class ForkServer:
         with contextlib.suppress(BlockingIOError):
             self.wakeup.recv(4096)
 
-    def tell(self, rank: Forked, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):
-            rank.caller.send(json.dumps(message).encode() + b"\n")
+
+def lead_own_group(pid: int) -> None:
+    """Put a rank into a process group of its own, so that one signal ends all it started.
+
+    Server and rank both do this, because neither knows which of them comes first.
+    """
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
 
 
 def main() -> None:
     sys.path.pop(0)  # this folder: its files must not hide modules of the same name
     if sys.argv[1] == "rank":
-        control = os.dup(0)
-        os.set_inheritable(control, False)
-        become_rank(control)
+        become_rank(os.dup(0))
         return
     sys.path[:] = json.loads(sys.argv[3])
     for name in PRELOAD:
         importlib.import_module(name)
-    gc.freeze()  # the collector would touch, and so copy, every page that ranks share
+    gc.freeze()  # the collector would touch, and so copy, every page that the ranks share
     ForkServer(socket.socket(fileno=int(sys.argv[2]))).serve()
 
 

@@ -1,11 +1,14 @@
 """Start ranks by forking a process that has torch loaded already: some milliseconds each.
 
 One server serves all launches of a process. It ends when the process does, however that ends.
+It is our own, and not multiprocessing's, which runs the caller's `__main__` again in each
+child and shares one list of preloaded modules with everybody else.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import signal
@@ -17,23 +20,26 @@ import threading
 from pathlib import Path
 from typing import Any
 
-_lock = threading.Lock()
-_server: Server | None = None
+CHILD_PROGRAM = str(Path(__file__).with_name("child.py"))
+
+
+def sys_path() -> list[str]:
+    return [os.fspath(entry) for entry in sys.path]
 
 
 class Server:
-    """The calling process' end of the fork server (child.py holds the other)."""
+    """The calling process' end of the fork server; child.py is the other end."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.orders, theirs = socket.socketpair()
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the server
         # OpenBLAS would start threads when torch loads numpy, and threads do not survive a fork.
-        env = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
-        script = str(Path(__file__).with_name("child.py"))
+        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, script, "server", str(theirs.fileno()), json.dumps(sys_path())],
+                [sys.executable, CHILD_PROGRAM, "server", str(theirs.fileno())]
+                + [json.dumps(sys_path())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -43,10 +49,8 @@ class Server:
             )
 
     def alive(self) -> bool:
+        """A forked copy of the calling process must not use the server of its parent."""
         return self.owner == os.getpid() and self.process.poll() is None
-
-    def fork(self, fds: list[int]) -> None:
-        socket.send_fds(self.orders, [b"f"], fds)
 
     def complaint(self) -> str:
         """What the server wrote to stderr before it died."""
@@ -55,30 +59,30 @@ class Server:
 
     def close(self) -> None:
         self.orders.close()
-        if self.owner == os.getpid():
-            try:
-                self.process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
         self.errors.close()
+        if self.owner != os.getpid():
+            return
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
-def sys_path() -> list[str]:
-    return [os.fspath(entry) for entry in sys.path]
+_lock = threading.Lock()
+_server: Server | None = None
 
 
-def server() -> Server:
-    """The server of this process: started at the first launch, and again if it was killed.
-
-    A forked copy of this process must not use its parent's, hence the check of the owner.
-    """
+def send_to_server(fds: list[int]) -> Server:
+    """Have one rank forked; the server is started at the first launch, or if it was killed."""
     global _server
-    if _server is None or not _server.alive():
-        if _server is not None:
-            _server.close()
-        _server = Server()
-    return _server
+    with _lock:
+        if _server is None or not _server.alive():
+            if _server is not None:
+                _server.close()
+            _server = Server()
+        socket.send_fds(_server.orders, [b"f"], fds)
+        return _server
 
 
 def stop() -> None:
@@ -99,29 +103,30 @@ class ForkedRank:
     def __init__(self, folder: str) -> None:
         self.returncode: int | None = None
         self.pid: int | None = None
-        self._pending = b""
+        self._received = b""
         self._status, their_status = socket.socketpair()
-        control, self._control = os.pipe()
-        output, their_output = os.pipe()
-        self.stdin = open(self._control, "wb", buffering=0)
-        self.stdout = open(output, "rb", buffering=0)
-        theirs = [their_status.fileno(), control, their_output]
+        control, control_end = os.pipe()
+        output, output_end = os.pipe()
+        self.stdin = open(control_end, "wb", buffering=0)  # noqa: SIM115
+        self.stdout = open(output, "rb")  # noqa: SIM115
         try:
-            self._send({"folder": folder})
-            with _lock:
-                self._server = server()
-                self._server.fork(theirs)
+            self._send(folder=folder)
+            self._server = send_to_server([their_status.fileno(), control, output_end])
+        except BaseException:
+            self.close()
+            raise
         finally:
             their_status.close()
             os.close(control)
-            os.close(their_output)
+            os.close(output_end)
         self._status.setblocking(False)
 
-    def _send(self, message: dict[str, Any]) -> None:
-        self._status.sendall(json.dumps(message).encode() + b"\n")
+    def _send(self, **message: Any) -> None:
+        with contextlib.suppress(OSError):  # it may just have ended
+            self._status.sendall(json.dumps(message).encode() + b"\n")
 
     def poll(self) -> int | None:
-        """The exit code, or None while the process lives."""
+        """The exit code (negative: the signal that ended it), or None while it lives."""
         while self.returncode is None:
             try:
                 received = self._status.recv(65536)
@@ -130,30 +135,26 @@ class ForkedRank:
             except OSError:
                 received = b""
             if not received:
-                self._lost()
+                self._server_is_gone()
                 break
-            self._pending += received
-            *lines, self._pending = self._pending.split(b"\n")
+            *lines, self._received = (self._received + received).split(b"\n")
             for line in lines:
                 message = json.loads(line)
                 self.pid = message.get("pid", self.pid)
                 self.returncode = message.get("exitcode", self.returncode)
         return self.returncode
 
-    def _lost(self) -> None:
-        self.returncode = -signal.SIGKILL
-        if not self._server.alive() and self.pid is None:
+    def _server_is_gone(self) -> None:
+        self.returncode = -signal.SIGKILL  # the ranks of a server die with it
+        if self.pid is None:
             raise RuntimeError(
-                "the fork server, which starts the ranks, ended before it could start one:\n"
+                "the fork server, which starts the ranks, ended before it could start one; "
+                'launch(..., start_method="spawn") does without it. Its last words:\n'
                 + self._server.complaint()
             )
 
     def send_signal(self, signum: int) -> None:
-        if self.poll() is None:
-            try:
-                self._send({"signal": int(signum)})
-            except OSError:
-                pass  # it has just ended
+        self._send(signal=int(signum))
 
     def kill(self) -> None:
         """End the rank and whatever it started."""

@@ -1,18 +1,19 @@
-"""What happens in a rank, from the first line to the last."""
+"""What happens in a rank, from its first line to its last."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import json
+import linecache
 import os
 import random
 import signal
 import sys
 import threading
-import time
-import traceback
 import types
+import warnings
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,96 +22,66 @@ import torch
 import torch.distributed as dist
 
 from minddp._launch import travel
-
-RECORD_MARK = "\x1e"  # opens a line of the output pipe that is a message to the launcher
-
-
-class Channel:
-    """The rank's own end of the two pipes to the launcher.
-
-    `output` is a private copy of descriptor 1, so that a function may redirect that as it
-    likes; `control` brings one-word orders, and its end of file says that the launcher died.
-    """
-
-    def __init__(self, control: int, output: int) -> None:
-        self.control = open(control, "rb", buffering=0, closefd=False)
-        self.output = output
-        self.may_leave = threading.Event()
-
-    def tell(self, kind: str, **message: Any) -> None:
-        line = json.dumps({"kind": kind, "time": time.monotonic(), **message})
-        os.write(self.output, f"{RECORD_MARK}{line}\n".encode())
-
-    def listen(self, folder: Path, rank: int) -> None:
-        for order in self.control:
-            if order == b"leave\n":
-                self.may_leave.set()
-        kill_own_group()
+from minddp._launch.channel import Channel
+from minddp._launch.report import failure_report
+from minddp._launch.trace import take_trace
 
 
-def kill_own_group() -> None:
-    """The launcher is dead: end this rank and whatever it started."""
-    if hasattr(os, "killpg"):
-        os.killpg(os.getpgid(0), signal.SIGKILL)
-    os._exit(1)
-
-
-def main(folder: str, rank: int, control: int, parent: int) -> None:
+def main(folder: str, rank: int, control: int) -> None:
     """Be rank `rank` of the launch whose files are in `folder`. Never returns."""
     home = Path(folder)
-    with open(home / "settings.json") as file:
-        settings = json.load(file)
-    channel = enter(settings, rank, control, parent)
-    threading.Thread(target=channel.listen, args=(home, rank), daemon=True).start()
+    settings = json.loads((home / "settings.json").read_text())
+    take_over(settings, rank)
+    channel = Channel(control)
+    keep_crash_stack(home / f"stack{rank}")
+    listener = threading.Thread(target=listen, args=(channel, home, rank, settings), daemon=True)
+    listener.start()
     exitcode = work(home, rank, settings, channel)
+    # Its peers may still need its connections, so a rank leaves when the launcher says so.
     channel.may_leave.wait()
     flush()
     os._exit(exitcode)
 
 
-def enter(settings: dict[str, Any], rank: int, control: int, parent: int) -> Channel:
-    """Take over the caller's environment and folder, and the pipes as input and output."""
+def take_over(settings: dict[str, Any], rank: int) -> None:
+    """Have the caller's environment, and the pipe to the launcher as standard output."""
     os.environ.clear()
-    os.environ.update(settings["env"])
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-    os.chdir(settings["cwd"])
+    os.environ.update(settings["env"], RANK=str(rank), LOCAL_RANK=str(rank))
     sys.argv[:] = settings["argv"]
-    if hasattr(os, "setsid") and os.getpgid(0) != os.getpid():
-        os.setsid()  # its own group: a Ctrl-C is not for it, and one signal ends all of it
+    sys.dont_write_bytecode = settings["dont_write_bytecode"]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    die_with(parent)
-    os.set_inheritable(control, False)
+    die_with_parent()
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    output = os.dup(1)
-    buffer_lines()
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  it stays open
+    sys.stdout = line_stream(1)
+    sys.stderr = line_stream(2)
+    buffer_lines_of_c()
     torch.set_num_threads(settings["threads"])
-    return Channel(control, output)
+    if "TORCH_DISTRIBUTED_DEBUG" in os.environ:  # torch has looked at it before the fork
+        dist.set_debug_level_from_env()  # type: ignore[attr-defined]
 
 
-def die_with(parent: int) -> None:
+def die_with_parent() -> None:
     """Ask Linux to kill this process when its parent dies, even while it is stuck in C."""
-    if sys.platform != "linux":
-        return
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def buffer_lines() -> None:
-    """Let whole lines leave at once, those of C's printf too: a crash loses no line then."""
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)
-    sys.stdout = sys.__stdout__ = line_stream(1)
-    sys.stderr = sys.__stderr__ = line_stream(2)
+def line_stream(descriptor: int) -> TextIO:
+    """Whole lines leave at once, so that a crash loses none."""
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
+def buffer_lines_of_c() -> None:
+    """Let the lines of C's printf leave at once too."""
     with contextlib.suppress(Exception):
         libc = ctypes.CDLL(None)
         name = "__stdoutp" if sys.platform == "darwin" else "stdout"
         line_buffered = 1
         libc.setvbuf(ctypes.c_void_p.in_dll(libc, name), None, line_buffered, 1024)
-
-
-def line_stream(descriptor: int) -> TextIO:
-    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
 
 
 def flush() -> None:
@@ -121,56 +92,98 @@ def flush() -> None:
         ctypes.CDLL(None).fflush(None)
 
 
+def keep_crash_stack(path: Path) -> None:
+    """Write the Python stack to `path` on a crash in C, and on SIGUSR1, even if stuck in C."""
+    file = open(path, "w")  # noqa: SIM115  faulthandler needs it open
+    faulthandler.enable(file)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, file)
+    keep_crash_stack.file = file  # type: ignore[attr-defined]  # must stay open
+
+
+def listen(channel: Channel, home: Path, rank: int, settings: dict[str, Any]) -> None:
+    """Follow the launcher's orders, in a thread, until it dies or the rank ends."""
+    for order in channel.orders():
+        if order == "leave":
+            channel.may_leave.set()
+        elif order == "trace":
+            trace = take_trace(own_barrier=settings["backend"] is not None)
+            (home / f"trace{rank}").write_text(json.dumps(trace))
+            channel.tell("traced")
+    # End of file: the launcher is dead. End this rank and whatever it started.
+    if hasattr(os, "killpg"):
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+    os._exit(1)
+
+
 def work(home: Path, rank: int, settings: dict[str, Any], channel: Channel) -> int:
-    """Run the function, leave its result or its failure in a file, and tell the launcher."""
+    """Run the function, leave what came of it in a file, tell the launcher; the exit code."""
     try:
-        fn, args, kwargs = travel.load(home / "job")
-        sys.modules["__main__"] = types.ModuleType("__main__")
+        fn, args, kwargs = unpack_job(home)
+        warnings.showwarning = channel.show_warning
         join_group(home, rank, settings)
         seed_everything(settings["seed"])
         channel.tell("started")
-        value, recording = call(fn, args, kwargs, settings["record"])
-        travel.save((value, recording), home / f"result{rank}")
+        outcome = call(fn, args, kwargs, settings["record"])
+        save_result(outcome, home / f"result{rank}")
     except BaseException as error:
-        exitcode = error.code if isinstance(error, SystemExit) else 1
+        report = failure_report(error)
+        (home / f"failure{rank}").write_text(json.dumps(report))
         flush()
         channel.tell("failed")
-        (home / f"failure{rank}").write_text(traceback.format_exc())
-        return exitcode if isinstance(exitcode, int) else 1
+        return int(report["exitcode"])
     flush()
     channel.tell("returned")
     return 0
 
 
+def unpack_job(home: Path) -> Any:
+    """The function and its arguments; the caller's `__main__` is here in name only.
+
+    What stood there in a cell or a script is put there by name, so that plain pickle, which
+    looks things up by name (`broadcast_object_list`, `torch.save`), finds it.
+    """
+    sys.modules["__main__"] = main_module = types.ModuleType("__main__")
+    job, main_objects, sources = travel.load_all(home / "job")
+    vars(main_module).update(main_objects)
+    for name, lines in sources.items():
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    return job
+
+
 def join_group(home: Path, rank: int, settings: dict[str, Any]) -> None:
-    if settings["backend"] is None:
+    backend, world_size = settings["backend"], settings["world_size"]
+    if backend is None:
         return
-    world_size = settings["world_size"]
-    if settings["backend"] == "nccl":
+    if backend == "nccl":
         torch.cuda.set_device(rank)
     dist.init_process_group(
-        settings["backend"],
-        store=dist.FileStore(str(home / "rendezvous"), world_size),
+        backend,
+        store=dist.FileStore(  # type: ignore[attr-defined]
+            str(home / "rendezvous"), world_size
+        ),
         rank=rank,
         world_size=world_size,
         timeout=timedelta(seconds=settings["group_timeout"]),
     )
-    # Nobody starts before all have arrived: a rank that fails at once would otherwise change
-    # what its peers report.
+    # Nobody starts before all have arrived: the failure of a rank that fails at once would
+    # otherwise look to its peers like a failed start.
     dist.barrier()
 
 
 def seed_everything(seed: int | None) -> None:
+    """Seed torch, numpy and random; with None, give each process numbers of its own."""
+    if seed is not None:
+        torch.manual_seed(seed)
+        random.seed(seed)
     with contextlib.suppress(ImportError):
         import numpy
 
         numpy.random.seed(None if seed is None else seed % 2**32)
-    if seed is not None:
-        torch.manual_seed(seed)
-        random.seed(seed)
 
 
 def call(fn: Any, args: Any, kwargs: Any, record: bool) -> tuple[Any, Any]:
+    """The value of the function and, on request, the recording of its collectives."""
     if not record:
         return fn(*args, **kwargs), None
     from minddp.recorder import record as recorder
@@ -178,3 +191,16 @@ def call(fn: Any, args: Any, kwargs: Any, record: bool) -> tuple[Any, Any]:
     with recorder() as recording:
         value = fn(*args, **kwargs)
     return value, recording
+
+
+def save_result(outcome: tuple[Any, Any], path: Path) -> None:
+    try:
+        travel.save(outcome, path)
+    except Exception as error:
+        from minddp._launch.culprit import describe
+
+        kind = type(outcome[0]).__qualname__
+        reason = describe("result", outcome[0], outward=False)
+        raise TypeError(
+            f"the function returned a {kind} that cannot be sent back: {reason}"
+        ) from error
