@@ -163,12 +163,16 @@ class BaseDDP(Replica):
         return self._backward is not None and self._backward() is not None
 
     def _begin_backward(self) -> None:
+        self._start_over()
         backward = Backward()
         self._backward = weakref.ref(backward)
         at_the_end = functools.partial(self._end_backward, backward)
         torch.autograd.Variable._execution_engine.queue_callback(at_the_end)
         if self.require_backward_grad_sync:
             self._announce("reduce")
+
+    def _start_over(self) -> None:
+        """Forget what a backward that failed half-way may have left behind."""
 
     def _end_backward(self, backward: Backward) -> None:
         self._backward = None
@@ -189,6 +193,7 @@ class BaseDDP(Replica):
     def reduce_gradients(self) -> None:
         """Average the gradients now. Backward does it by itself; call this after a backward under
         `no_sync`, or where gradients were written by hand. Every rank must call it."""
+        self._start_over()
         self._announce("reduce")
         self._average_everything()
 
@@ -223,14 +228,14 @@ class BaseDDP(Replica):
         """Average the gradients of some parameters with one all-reduce: flatten, sum, unflatten."""
         named = {param: self._dense[param] for param in parameters}
         bucket = Bucket(named, self.process_group, memory=memory)
-        self._start(bucket)
-        self._finish(bucket)
-
-    def _start(self, bucket: Bucket) -> None:
         if self._silent:
             bucket.pack_nothing()
         else:
             bucket.pack(self.divisor)
+        self._launch(bucket)
+        self._finish(bucket)
+
+    def _launch(self, bucket: Bucket) -> None:
         if self.debug:
             checks.require_same_bucket(bucket, self.step)
         bucket.start(self.divisor)

@@ -11,6 +11,7 @@ stays None, and no optimizer moves a parameter that nobody used. It costs no ext
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -54,6 +55,7 @@ class Bucket:
         self.flags = self.buffer[-len(self.parameters) :]
         self.windows = unflatten(self.gradients, self.parameters)
         self.has_gradient = [False] * len(self.parameters)
+        self.packed: set[int] = set()  # slots that are filled
         self.work: dist.Work | None = None
 
     @staticmethod
@@ -62,11 +64,12 @@ class Bucket:
         return sum(p.numel() for p in parameters) + len(parameters)
 
     def pack(self, divisor: float) -> None:
-        """Copy every gradient in, divided by `divisor`.
+        """Copy in, divided by `divisor`, every gradient that is not in yet.
 
         Dividing before the sum keeps float16 from overflowing, as fairseq and torch do."""
         for slot, param in enumerate(self.parameters):
-            self.pack_one(slot, param.grad, divisor)
+            if slot not in self.packed:
+                self.pack_one(slot, param.grad, divisor)
 
     def pack_nothing(self) -> None:
         """Take part without a gradient: zeros, and a flag of 0 everywhere."""
@@ -76,6 +79,7 @@ class Bucket:
     def pack_one(self, slot: int, grad: Tensor | None, divisor: float) -> None:
         """Copy one gradient into its window, divided. None counts as zeros with a flag of 0."""
         self.has_gradient[slot] = grad is not None
+        self.packed.add(slot)
         if grad is None:
             self.windows[slot].zero_()
         elif grad.layout is not torch.strided:
@@ -85,19 +89,35 @@ class Bucket:
                 "give one. Use sparse=False."
             )
         else:
+            if grad.requires_grad:
+                warnings.warn(
+                    "backward(create_graph=True): averaged gradients are constants, a second "
+                    "backward through them sees only this rank's part",
+                    stacklevel=2,
+                )
             torch.mul(grad.detach(), 1.0 / divisor, out=self.windows[slot])
 
+    def is_complete(self) -> bool:
+        """Are all gradients in?"""
+        return len(self.packed) == len(self.parameters)
+
     def start(self, divisor: float) -> None:
-        """Write this rank's flags, launch the all-reduce and return at once."""
+        """Launch the all-reduce and return at once."""
+        self.write_flags(divisor)
+        self.work = dist.all_reduce(self.buffer, group=self.group, async_op=True)
+
+    def write_flags(self, divisor: float) -> None:
+        """Say which gradients this rank has. Summed up over N ranks and divided by N, a flag is the
+        share of ranks that have one."""
         if all(self.has_gradient):
             self.flags.fill_(1.0 / divisor)
         else:
             self.flags.copy_(torch.tensor(self.has_gradient))
             self.flags.div_(divisor)
-        self.work = dist.all_reduce(self.buffer, group=self.group, async_op=True)
 
     def wait(self) -> None:
-        """Wait until the sum over all ranks is in the buffer."""
+        """Wait until the sum over all ranks is in the buffer, and make room for the next."""
+        self.packed.clear()
         if self.work is not None:
             work, self.work = self.work, None
             work.wait()
