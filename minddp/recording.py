@@ -115,19 +115,19 @@ class Recording:
     def timeline(self) -> Timeline:
         """Compute and communication of this rank, in seconds of `time.monotonic`.
 
-        Calls whose end is unknown are left out. One that was launched while others were in flight
-        is shown from the moment the last of those ended before it, since it had to queue: bars of
-        the comm lane never overlap, and the time they cover together is unchanged.
+        Calls whose end is unknown are left out. One that was launched while an earlier one was in
+        flight is shown from the end of that one, since it had to queue; only if it ended first,
+        because the backend has several workers, do bars of the comm lane overlap. The time that
+        all calls cover together is unchanged.
         """
-        complete = [event for event in self.events if event.end is not None]
-        complete.sort(key=lambda event: event.end or 0.0)
         spans, free = list(self.spans), float("-inf")
-        for event in complete:
-            end = event.end or 0.0
-            start = min(max(event.start, free), end)
+        for event in sorted(self.events, key=lambda event: event.start):
+            if event.end is None:
+                continue
+            start = free if event.start < free < event.end else event.start
             label = f"#{event.seq}" + (f" {format_bytes(event.nbytes)}" if event.nbytes else "")
-            spans.append(Span(self.rank, "comm", start, end, event.op, label))
-            free = end
+            spans.append(Span(self.rank, "comm", start, event.end, event.op, label))
+            free = max(free, event.end)
         return Timeline(spans, f"rank {self.rank}")
 
     def table(self) -> str:
