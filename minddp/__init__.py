@@ -1,1 +1,39 @@
 """Distributed data parallel training, built step by step on real processes."""
+
+from minddp.buckets import plan_buckets
+from minddp.ddp import (
+    DDP_BACKENDS,
+    BaseDDP,
+    FlatDDP,
+    LegacyDDP,
+    NaiveDDP,
+    OverlappedDDP,
+)
+from minddp.launcher import LaunchTimeout, RankFailed, launch
+from minddp.recorder import Collective, Recording, record
+from minddp.timeline import Span, Timeline
+from minddp.training import global_grad_norm, seed_everything, weighted_loss
+from minddp.verification import check_against_single_process, verify_replicas
+
+__all__ = [
+    "DDP_BACKENDS",
+    "BaseDDP",
+    "Collective",
+    "FlatDDP",
+    "LaunchTimeout",
+    "LegacyDDP",
+    "NaiveDDP",
+    "OverlappedDDP",
+    "RankFailed",
+    "Recording",
+    "Span",
+    "Timeline",
+    "check_against_single_process",
+    "global_grad_norm",
+    "launch",
+    "plan_buckets",
+    "record",
+    "seed_everything",
+    "verify_replicas",
+    "weighted_loss",
+]

@@ -7,9 +7,12 @@ tensor; `unflatten` cuts it into windows that look exactly like the tensors they
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T", bound=Tensor)
 
 
 def plan_buckets(
@@ -70,10 +73,10 @@ def _check_plan_arguments(sizes: Sequence[float], capacities: list[float], mode:
             raise ValueError(f"sizes[{index}] must be 0 or more, not {size!r}")
 
 
-def group_by_kind(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+def group_by_kind(tensors: Sequence[T]) -> list[list[T]]:
     """Group tensors that can share a buffer: same dtype, same device. Order is kept inside and
     between groups (a group stands where its first tensor stood)."""
-    groups: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    groups: dict[tuple[torch.dtype, torch.device], list[T]] = {}
     for tensor in tensors:
         groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
     return list(groups.values())
@@ -92,7 +95,7 @@ def flatten(tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
     numel = sum(tensor.numel() for tensor in tensors)
     if out is None:
         out = torch.empty(numel, dtype=tensors[0].dtype, device=tensors[0].device)
-    for window, tensor in zip(unflatten(out, tensors), tensors):
+    for window, tensor in zip(unflatten(out, tensors), tensors, strict=True):
         window.copy_(tensor)
     return out[:numel]
 

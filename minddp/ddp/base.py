@@ -1,18 +1,16 @@
 """What every rung of the ladder shares: everything but the averaging itself.
 
-    forward     look for changes since wrapping, bring the buffers in line, run the model
-    backward    a hook on each parameter notices that a backward runs; when it has ended, the
-                engine calls us back, and the rung's `_reduce` averages the gradients
+wrap        same model on every rank? then the same weights           (replica.py)
+forward     look for changes since wrapping, bring the buffers in line, run the model
+backward    notice when it has ended                                  (watcher.py)
+average     the rung's own `_reduce`, in buckets                      (bucket.py)
 """
 
 from __future__ import annotations
 
-import functools
 import os
-import warnings
-import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -24,17 +22,11 @@ from minddp.ddp import checks
 from minddp.ddp.bucket import Bucket
 from minddp.ddp.buffers import BUFFER_MODES, average_buffers
 from minddp.ddp.join import Join, joining
-from minddp.ddp.outputs import Edges, accumulates_gradients, tensors_in
-from minddp.ddp.replica import Replica
 from minddp.ddp.sparse import average_sparse
+from minddp.ddp.watcher import BackwardWatcher
 
 
-class Backward:
-    """One run of backward. The engine's callback owns it: if backward fails half-way, the engine
-    drops the callback, this object dies with it, and nothing of it is left for the next run."""
-
-
-class BaseDDP(Replica):
+class BaseDDP(BackwardWatcher):
     """A module whose gradients are averaged over the ranks when ``loss.backward()`` returns.
 
     A drop-in for `torch.nn.parallel.DistributedDataParallel`. After backward every rank holds
@@ -91,7 +83,6 @@ class BaseDDP(Replica):
         self.buffers_mode = buffers
         self.error_on_unused = error_on_unused
         self.debug = bool(os.environ.get("MINDDP_DEBUG")) if debug is None else debug
-        self.require_backward_grad_sync = True  # torch's name for what no_sync() switches off
         self.step = 0  # averagings so far
         self._connect(module, checks.require_group(process_group))
         if init_sync:
@@ -100,12 +91,9 @@ class BaseDDP(Replica):
     def _connect(self, module: nn.Module, group: dist.ProcessGroup) -> None:
         super()._connect(module, group)
         self.divisor = float(self.world_size)
-        self._backward: weakref.ref[Backward] | None = None
-        self._forward_was_synced = True
         self._join: Join | None = None
-        self._left_out: dict[str, float] = {}  # name -> share of ranks that had a gradient
+        self._used: set[Parameter] = set()  # in this backward, if error_on_unused
         self._silent = False  # take part in collectives without gradients of one's own
-        self._local = False  # gradients wait for the end of accumulation
 
     # ------------------------------------------------------------------ forward
 
@@ -122,10 +110,7 @@ class BaseDDP(Replica):
                     self._synchronise_buffers()
         output = self.module(*args, **kwargs)
         if with_graph:
-            for tensor in tensors_in(output):
-                if tensor.grad_fn is not None:
-                    edges = tensor.grad_fn.next_functions
-                    tensor.register_hook(functools.partial(self._output_reached, edges))
+            self._watch_outputs(output)
         return output
 
     def _synchronise_buffers(self) -> None:
@@ -134,59 +119,25 @@ class BaseDDP(Replica):
             source = self._join.source if self._join else 0
             checks.broadcast_tensors(buffers, self.process_group, source)
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients locally: a backward that runs inside does not average them, and the
-        next one outside averages the whole sum.
-
-        It is *backward* that counts. (torch looks at forward: a forward inside with its backward
-        outside leaves gradients local. Here they are averaged, with a warning.)"""
-        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
-        try:
-            yield
-        finally:
-            self.require_backward_grad_sync = before
-
     # ------------------------------------------------------------------ backward
 
-    def _output_reached(self, edges: Edges, grad: Tensor) -> None:
-        """A gradient arrived at an output of forward: backward has begun, or autograd.grad."""
-        if not self._in_backward() and accumulates_gradients(self._handles, edges):
-            self._begin_backward()
+    def _backward_begins(self) -> None:
+        self._start_over()
+        self._announce("reduce")
+        self._used.clear()
 
     def _gradient_ready(self, param: Parameter) -> None:
-        """Autograd has finished `param.grad`: every use of it in the graph is summed up."""
-        if not self._in_backward():
-            self._begin_backward()
+        super()._gradient_ready(param)
+        if self.error_on_unused:
+            self._used.add(param)
 
-    def _in_backward(self) -> bool:
-        return self._backward is not None and self._backward() is not None
-
-    def _begin_backward(self) -> None:
-        self._start_over()
-        backward = Backward()
-        self._backward = weakref.ref(backward)
-        at_the_end = functools.partial(self._end_backward, backward)
-        torch.autograd.Variable._execution_engine.queue_callback(at_the_end)
-        if self.require_backward_grad_sync:
-            self._announce("reduce")
+    def _backward_has_ended(self) -> None:
+        self._average_everything()
+        if self.error_on_unused:
+            checks.require_all_used(self._dense | self._sparse, self._used, self.process_group)
 
     def _start_over(self) -> None:
         """Forget what a backward that failed half-way may have left behind."""
-
-    def _end_backward(self, backward: Backward) -> None:
-        self._backward = None
-        if not self.require_backward_grad_sync:
-            self._local = True
-            return
-        if not self._forward_was_synced:
-            self._forward_was_synced = True
-            warnings.warn(
-                "forward ran inside no_sync() but backward outside: the gradients are averaged "
-                "(torch's DDP would leave them local). Put both on the same side.",
-                stacklevel=2,
-            )
-        self._average_everything()
 
     # ------------------------------------------------------------------ averaging
 
@@ -200,7 +151,7 @@ class BaseDDP(Replica):
     @torch.no_grad()
     def _average_everything(self, silent: bool = False) -> None:
         self.step += 1
-        self._silent, self._left_out = silent, {}
+        self._silent = silent
         try:
             self._reduce()
             for param in self._sparse:
@@ -217,8 +168,6 @@ class BaseDDP(Replica):
         finally:
             self._silent = False
         self._local = False
-        if self.error_on_unused and self._left_out:
-            raise checks.unused_error(self._left_out, self.rank, self.world_size)
 
     def _reduce(self) -> None:
         """Average the gradients of all dense parameters. This is what a rung is about."""
@@ -245,9 +194,6 @@ class BaseDDP(Replica):
             bucket.wait()
             return
         bucket.finish()
-        if self.error_on_unused:
-            shares = zip(bucket.names, bucket.shares())
-            self._left_out.update({name: share for name, share in shares if share < 0.999})
 
     # ------------------------------------------------------------------ around the training loop
 
@@ -263,17 +209,3 @@ class BaseDDP(Replica):
     def _announce(self, what: str) -> None:
         if self._join is not None:
             self._join.announce(what)
-
-    def guard(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let `optimizer.step()` raise while gradients are only this rank's own."""
-
-        def refuse_local_gradients(*_: Any) -> None:
-            local = [n for p, n in self._dense.items() if p.grad is not None]
-            if self._local and local:
-                raise RuntimeError(
-                    f"rank {self.rank}: gradients of {len(local)} parameters were not averaged "
-                    f"({local[0]} first): the last backward ran inside no_sync(). Run the last "
-                    "micro-batch outside, or call reduce_gradients() before step()."
-                )
-
-        optimizer.register_step_pre_hook(refuse_local_gradients)

@@ -127,7 +127,7 @@ class Bucket:
         self.wait()
         gradients: list[Tensor] = []
         averages: list[Tensor] = []
-        for param, window, used in zip(self.parameters, self.windows, self.used()):
+        for param, window, used in zip(self.parameters, self.windows, self.used(), strict=True):
             if not used:
                 continue
             if self.as_view:
@@ -145,9 +145,4 @@ class Bucket:
         rank had them all: reading them would make the CPU wait for a GPU.)"""
         if all(self.has_gradient):
             return self.has_gradient
-        return [share > 0 for share in self.shares()]
-
-    def shares(self) -> list[float]:
-        """For each parameter the share of ranks that had a gradient, 0.0 to 1.0."""
-        shares: list[float] = self.flags.detach().abs().tolist()
-        return shares
+        return [share > 0 for share in self.flags.abs().tolist()]

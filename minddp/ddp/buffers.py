@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -35,5 +34,5 @@ def average_buffers(
             flat.div_(working)
         dist.all_reduce(flat, dist.ReduceOp.SUM if average else dist.ReduceOp.MAX, group)
         if not silent:
-            for buffer, window in zip(kind, unflatten(flat, kind)):
+            for buffer, window in zip(kind, unflatten(flat, kind), strict=True):
                 buffer.data.copy_(window)

@@ -3,12 +3,13 @@ same weights on every rank. Each problem is raised on every rank, with the culpr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import Parameter
 
 from minddp.buckets import flatten, group_by_kind, plan_buckets, unflatten
 
@@ -34,7 +35,7 @@ def require_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
         )
     if process_group is None:
         process_group = dist.group.WORLD
-    if process_group is dist.GroupMember.NON_GROUP_MEMBER:
+    if cast(Any, process_group) == dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError(
             f"rank {dist.get_rank()} is not a member of this process group; wrap the model only "
             "on the group's own ranks"
@@ -134,14 +135,28 @@ def _first_difference(first: list[str], second: list[str]) -> tuple[str, str]:
     return "the same", "the same"
 
 
-def unused_error(left_out: Mapping[str, float], rank: int, world_size: int) -> RuntimeError:
-    """The error for `error_on_unused`, with each parameter's name and how many ranks used it."""
-    names = ", ".join(f"{n} ({round(s * world_size)} ranks)" for n, s in left_out.items())
-    return RuntimeError(
-        f"rank {rank}: parameters without a gradient on some of the {world_size} ranks: {names}. "
-        "Drop layers that are not used, or leave error_on_unused off: then a parameter that no "
-        "rank used keeps its gradient as it was, and the others are averaged."
-    )
+def require_all_used(
+    names: Mapping[Parameter, str], used: Collection[Parameter], group: dist.ProcessGroup
+) -> None:
+    """Raise RuntimeError on every rank if a backward left a parameter out on some rank.
+
+    A collective: one all-reduce of a number per parameter."""
+    device = next(iter(names)).device
+    counts = torch.tensor([int(param in used) for param in names], device=device)
+    dist.all_reduce(counts, group=group)
+    size = group.size()
+    left_out = [
+        f"{name} (used on {count} of {size} ranks)"
+        for name, count in zip(names.values(), counts.tolist(), strict=True)
+        if count < size
+    ]
+    if left_out:
+        raise RuntimeError(
+            f"rank {dist.get_rank(group)}: this backward left parameters out: "
+            f"{', '.join(left_out)}. Drop layers that the loss does not depend on, or leave "
+            "error_on_unused off: then a parameter that no rank used keeps its gradient as it "
+            "was, and the others are averaged."
+        )
 
 
 @torch.no_grad()
@@ -158,7 +173,7 @@ def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup, sourc
             some = [kind[index] for index in indices]
             flat = flatten(some)
             dist.broadcast(flat, dist.get_global_rank(group, source), group=group)
-            for tensor, window in zip(some, unflatten(flat, some)):
+            for tensor, window in zip(some, unflatten(flat, some), strict=True):
                 # Through .data: a value that autograd saved for backward may be overwritten by
                 # its own equal, and two forwards before one backward are no error.
                 tensor.data.copy_(window)

@@ -7,6 +7,7 @@ torch's own hooks (fp16, bf16, PowerSGD, ...) run as they are.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -87,9 +88,9 @@ class HookedBucket(Bucket):
         if before is None:
             self._call_hook(self.future)
         else:
-            before.add_done_callback(lambda _, future=self.future: self._call_hook(future))
+            before.add_done_callback(functools.partial(self._call_hook, self.future))
 
-    def _call_hook(self, future: torch.futures.Future[Any]) -> None:
+    def _call_hook(self, future: torch.futures.Future[Any], _: Any = None) -> None:
         """Call the hook and let its result, or its exception, complete `future`."""
         try:
             answer = self.hook(self.state, GradBucket(self, self.last))
@@ -130,7 +131,8 @@ def share_flags(buckets: Sequence[Bucket], group: dist.ProcessGroup) -> None:
         bucket.wait()
     flags = torch.cat([bucket.flags.abs().float() for bucket in buckets])
     dist.all_reduce(flags, group=group)
-    for bucket, some in zip(buckets, flags.split([len(b.parameters) for b in buckets])):
+    lengths = [len(bucket.parameters) for bucket in buckets]
+    for bucket, some in zip(buckets, flags.split(lengths), strict=True):
         bucket.flags.copy_(some)
 
 
@@ -157,7 +159,12 @@ def check_hook(hook: Any) -> None:
         )
 
 
-_BUCKET_ANNOTATIONS = (inspect.Parameter.empty, dist.GradBucket, GradBucket, "dist.GradBucket")
+_BUCKET_ANNOTATIONS = (
+    inspect.Parameter.empty,
+    torch._C._distributed_c10d.GradBucket,
+    GradBucket,
+    "dist.GradBucket",
+)
 _RETURN_ANNOTATIONS = (inspect.Signature.empty, torch.futures.Future[torch.Tensor], Any)
 
 

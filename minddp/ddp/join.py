@@ -89,14 +89,17 @@ class Join:
 
 @contextmanager
 def joining(
-    ddp: BaseDDP, divide_by_initial_world_size: bool, enable: bool, throw_on_early_termination: bool
+    ddp: BaseDDP,
+    divide_by_initial_world_size: bool,
+    enable: bool,
+    throw_on_early_termination: bool,
 ) -> Iterator[None]:
     """Run a training loop with any number of batches per rank; all leave together.
 
     Args:
         ddp: the wrapped model.
-        divide_by_initial_world_size: what a sum over ranks is divided by. True: the world size, even
-            when some ranks have run out, so that every batch weighs the same throughout. False: the
+        divide_by_initial_world_size: what a sum over ranks is divided by. True: the world size,
+            even when some ranks have run out: every batch weighs the same throughout. False: the
             number of ranks that still have data.
         enable: False makes this a no-op, for comparison.
         throw_on_early_termination: raise on all ranks as soon as one has run out.

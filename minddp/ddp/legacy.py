@@ -47,6 +47,9 @@ class LegacyDDP(BaseDDP):
                 "leave it out"
             )
         self.buffer_size = buffer_size
+
+    def _connect(self, module: nn.Module, group: dist.ProcessGroup) -> None:
+        super()._connect(module, group)
         self._memory: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def _reduce(self) -> None:

@@ -96,11 +96,15 @@ class Replica(nn.Module):
                 f"cannot copy or pickle a {type(self).__name__} on a sub-group: only the default "
                 "process group can be found again. Copy wrapper.module, and wrap the copy."
             )
-        derived = ("process_group", "_handles", "_wiring", "_dense", "_sparse")
-        return {key: value for key, value in self.__dict__.items() if key not in derived}
+        module_own = nn.Module().__dict__
+        return {
+            key: value
+            for key, value in self.__dict__.items()
+            if key != "process_group" and (key in module_own or not key.startswith("_"))
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         if not dist.is_initialized():
             raise RuntimeError(
                 f"a {type(self).__name__} needs an initialised process group to be loaded; without "

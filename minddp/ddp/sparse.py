@@ -11,7 +11,8 @@ from torch.nn import Parameter
 def sparse_parameters(module: nn.Module) -> set[Parameter]:
     """Weights of the layers that produce sparse gradients: embeddings with ``sparse=True``."""
     layers = (nn.Embedding, nn.EmbeddingBag)
-    return {m.weight for m in module.modules() if isinstance(m, layers) and m.sparse}
+    weights = (m.weight for m in module.modules() if isinstance(m, layers) and m.sparse)
+    return {weight for weight in weights if isinstance(weight, Parameter)}
 
 
 def average_sparse(
@@ -22,7 +23,7 @@ def average_sparse(
     A rank without a gradient (or a `silent` one) adds an empty one. If the sum has no entry, a
     gradient that is None stays None."""
     if param.grad is None or silent:
-        mine = torch.sparse_coo_tensor(size=param.shape, dtype=param.dtype, device=param.device)
+        mine = torch.zeros_like(param, layout=torch.sparse_coo)
     else:
         mine = param.grad.detach().to_sparse()
     total = (mine / divisor).coalesce()

@@ -32,8 +32,10 @@ class Wiring:
                 if any(self._covers(name, ignored) for name in names):
                     continue
                 self.sizes.append((table, len(table), prefix))
-                self.entries += [(table, key, table[key], n) for key, n in zip(table, names)]
-        self.parameters = [p for p in module.parameters()]
+                self.entries += [
+                    (table, key, table[key], n) for key, n in zip(table, names, strict=True)
+                ]
+        self.parameters = list(module.parameters())
         self.kinds = [self._kind(p) for p in self.parameters]
 
     @staticmethod
@@ -46,7 +48,9 @@ class Wiring:
 
     def kinds_changed(self) -> bool:
         """Was a parameter frozen, unfrozen, cast or moved?"""
-        return any(self._kind(p) != kind for p, kind in zip(self.parameters, self.kinds))
+        return any(
+            self._kind(p) != kind for p, kind in zip(self.parameters, self.kinds, strict=True)
+        )
 
     def replaced(self) -> str | None:
         """Name of a parameter or sub-module that is not the one that was wrapped, or None.
