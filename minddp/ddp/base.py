@@ -46,7 +46,9 @@ class BaseDDP(BackwardWatcher):
         buffers: what happens to buffers such as BatchNorm's statistics. ``"broadcast"``: the first
             rank's are copied to all before each training forward, as torch does. ``"average"``:
             averaged after each backward (integers are copied). ``"off"``: left alone.
-        broadcast_buffers: torch's name for ``buffers="broadcast"`` (True) and ``"off"`` (False).
+        broadcast_buffers, forward_sync_buffers: torch's old and new name for ``"broadcast"`` (True)
+            and ``"off"`` (False); the new one wins.
+        device_mesh: a 1-D `DeviceMesh` whose group to use, in place of `process_group`.
         find_unused_parameters, static_graph: accepted and not needed: an unused parameter is no
             special case here.
         error_on_unused: raise after a backward in which some rank left a parameter out.
@@ -69,6 +71,8 @@ class BaseDDP(BackwardWatcher):
         init_sync: bool = True,
         buffers: str = "broadcast",
         broadcast_buffers: bool | None = None,
+        forward_sync_buffers: bool | None = None,
+        device_mesh: Any = None,
         find_unused_parameters: bool = False,
         static_graph: bool = False,
         error_on_unused: bool = False,
@@ -76,15 +80,16 @@ class BaseDDP(BackwardWatcher):
     ) -> None:
         super().__init__()
         checks.require_module(module, device_ids)
-        if broadcast_buffers is not None:
-            buffers = "broadcast" if broadcast_buffers else "off"
+        for torch_says in (broadcast_buffers, forward_sync_buffers):
+            if torch_says is not None:
+                buffers = "broadcast" if torch_says else "off"
         if buffers not in BUFFER_MODES:
             raise ValueError(f"buffers must be one of {BUFFER_MODES}, not {buffers!r}")
         self.buffers_mode = buffers
         self.error_on_unused = error_on_unused
         self.debug = bool(os.environ.get("MINDDP_DEBUG")) if debug is None else debug
         self.step = 0  # averagings so far
-        self._connect(module, checks.require_group(process_group))
+        self._connect(module, checks.require_group(process_group, device_mesh))
         if init_sync:
             self._copy_from(source=0)
 

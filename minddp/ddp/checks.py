@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 BROADCAST_BYTES = 250 * 2**20  # at most this much at a time, as torch does
 
 
-def require_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """The given group, or the default one.
+def require_group(
+    process_group: dist.ProcessGroup | None, device_mesh: Any = None
+) -> dist.ProcessGroup:
+    """The given group, or that of a 1-D mesh, or the default one.
 
     Raises:
-        RuntimeError: torch.distributed is not initialised.
+        RuntimeError: torch.distributed is not initialised; a group and a mesh; a mesh not 1-D.
         TypeError: not a process group.
         ValueError: this rank is not a member. (The original divides by a world size of -1 then,
             and trains on gradients with the wrong sign.)
@@ -33,6 +35,12 @@ def require_group(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
             "no process group: call torch.distributed.init_process_group() first, or run this "
             "function with minddp.launch(), which does it for you"
         )
+    if device_mesh is not None:
+        if process_group is not None:
+            raise RuntimeError("Cannot specify both process_group and device_mesh arguments.")
+        if device_mesh.ndim != 1:
+            raise RuntimeError(f"Only 1D device mesh is supported, not {device_mesh}.")
+        process_group = device_mesh.get_group(mesh_dim=0)
     if process_group is None:
         process_group = dist.group.WORLD
     if cast(Any, process_group) == dist.GroupMember.NON_GROUP_MEMBER:

@@ -55,6 +55,13 @@ class Replica(nn.Module):
             if param not in self._handles:
                 self._handles[param] = param.register_post_accumulate_grad_hook(_hook(self))
 
+    @staticmethod
+    def _set_params_and_buffers_to_ignore_for_model(
+        module: nn.Module, params_and_buffers_to_ignore: Collection[str]
+    ) -> None:
+        """torch's way to name what DDP is to leave alone: neither compared, copied nor averaged."""
+        module._ddp_params_and_buffers_to_ignore = params_and_buffers_to_ignore  # type: ignore
+
     def _ignored(self) -> Collection[str]:
         """Names to leave alone, where torch's users put them."""
         names: Collection[str] = getattr(self.module, "_ddp_params_and_buffers_to_ignore", ())
