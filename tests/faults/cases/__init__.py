@@ -1,0 +1,18 @@
+"""All cases, in the order of their records."""
+
+from ..record import CASES
+from . import accumulate, buffers, compiled, graphs, parameters, training, unused, wrapping
+
+CASES.sort(key=lambda case: case.record)
+
+__all__ = [
+    "CASES",
+    "accumulate",
+    "buffers",
+    "compiled",
+    "graphs",
+    "parameters",
+    "training",
+    "unused",
+    "wrapping",
+]
