@@ -6,8 +6,8 @@ the slowdown on 256 GPUs in figure 9. Everything else is a prediction. The shape
 numbers are those of a model with two parameters.
 
 Known to be off: the paper has Gloo's best bucket near 5 MB and BERT six times slower on 256
-GPUs; this model finds 25 MB and less than three times. A real Gloo gets no faster beyond
-500 K values a call (figure 2b); a straight line cannot say so.
+GPUs; this model finds up to 50 MB and three times. A real Gloo gets no faster beyond 500 K
+values a call (figure 2b), and a straight line cannot say so.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from minddp.simulator import simulate
 from minddp.step_profile import StepProfile
 
 NVLINK = Link(latency_s=5e-6, bandwidth_Bps=6e10)
-NCCL_LIKE = HierarchicalLink(NVLINK, Link(latency_s=6e-5, bandwidth_Bps=2.1e9), ranks_per_host=8)
+NCCL_LIKE = HierarchicalLink(NVLINK, Link(latency_s=5e-5, bandwidth_Bps=2.2e9), ranks_per_host=8)
 GLOO_LIKE = HierarchicalLink(NVLINK, Link(latency_s=6e-5, bandwidth_Bps=1.0e9), ranks_per_host=8)
 
 BUCKET_CAPS_MB = (0, 0.5, 1, 2, 5, 10, 15, 25, 50, 100, 200)

@@ -39,6 +39,7 @@ def simulate(
     algorithm: str = "ring",
     sync_every: int = 1,
     compression: float = 1.0,
+    first_bucket_mb: float = 1.0,
     ranks_shown: int = 1,
 ) -> Timeline:
     """Simulate one optimizer step: ``sync_every`` micro-batches, synchronised in the last.
@@ -52,6 +53,7 @@ def simulate(
             ``"naive"`` and ``"flat"``.
         algorithm: ``"ring"``, ``"tree"``, ``"star"`` or ``"hierarchical"``.
         compression: factor by which gradients shrink on the wire; 2 for fp32 sent as fp16.
+        first_bucket_mb: capacity of the first bucket of ``"overlapped"``, if that is less.
         ranks_shown: how many of the ranks, all alike, the timeline holds.
 
     Returns:
@@ -62,6 +64,7 @@ def simulate(
     """
     require(strategy in STRATEGIES, "strategy", f"one of {STRATEGIES}", strategy)
     require(0 <= bucket_cap_mb < math.inf, "bucket_cap_mb", ">= 0 MiB", bucket_cap_mb)
+    require(first_bucket_mb >= 0, "first_bucket_mb", ">= 0 MiB", first_bucket_mb)
     require(1 <= compression < math.inf, "compression", ">= 1 (2 halves the bytes)", compression)
     require_count("sync_every", sync_every)
     require_count("ranks_shown", ranks_shown)
@@ -74,7 +77,7 @@ def simulate(
     release_s = [backward.end] * len(profile.ready_s)
     if strategy == "overlapped":
         release_s = [backward.start + ready for ready in profile.ready_s]
-    buckets = bucket_plan(profile.param_bytes, strategy, bucket_cap_mb)
+    buckets = bucket_plan(profile.param_bytes, strategy, bucket_cap_mb, first_bucket_mb)
     sizes = [sum(profile.param_bytes[i] for i in bucket) / compression for bucket in buckets]
     spans += _all_reduces(run_queue(release_s, buckets, [cost.seconds(s) for s in sizes]), sizes)
     synced = max(backward.end, spans[-1].end)
@@ -85,18 +88,39 @@ def simulate(
 
 
 def bucket_plan(
-    param_bytes: Sequence[float], strategy: str, bucket_cap_mb: float
+    param_bytes: Sequence[float],
+    strategy: str,
+    bucket_cap_mb: float,
+    first_bucket_mb: float = 1.0,
 ) -> list[list[int]]:
     """Which parameters share an all-reduce, in the order in which the calls are made."""
-    last = len(param_bytes) - 1
+    everything = list(range(len(param_bytes)))
     if strategy == "naive":
-        return [[index] for index in range(last + 1)]
+        return [[index] for index in everything]
     if strategy == "flat":
-        return [list(range(last + 1))]
+        return [everything]
+    cap = bucket_cap_mb * MIB
     if strategy == "legacy":
-        return plan_buckets(param_bytes, bucket_cap_mb * MIB, "max")
-    backwards = plan_buckets(param_bytes[::-1], bucket_cap_mb * MIB, "threshold")
-    return [[last - index for index in bucket] for bucket in backwards]
+        return _legacy_plan(param_bytes, cap)
+    plan = plan_buckets(param_bytes[::-1], [min(first_bucket_mb * MIB, cap), cap], "threshold")
+    return [[everything[-1 - index] for index in bucket] for bucket in plan]
+
+
+def _legacy_plan(param_bytes: Sequence[float], cap: float) -> list[list[int]]:
+    """A parameter larger than the buffer is sent at once, before those that wait in the buffer."""
+    plan: list[list[int]] = []
+    held: list[int] = []
+    room = cap
+    for index, size in enumerate(param_bytes):
+        if size > cap:
+            plan.append([index])
+            continue
+        if size > room:
+            plan.append(held)
+            held, room = [], cap
+        held.append(index)
+        room -= size
+    return [*plan, held] if held else plan
 
 
 def run_queue(

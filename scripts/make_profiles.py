@@ -161,11 +161,11 @@ def bert_base() -> StepProfile:
     """No time of BERT's backward is known to us: it was fitted."""
     source = (
         "sizes: Devlin et al. 2018, section 3, and the 30522 word pieces of the published uncased "
-        "model (exact). Time of backward: 0.35 s, fitted so that the simulated gain of overlap "
+        "model (exact). Time of backward: 0.32 s, fitted so that the simulated gain of overlap "
         "comes near the 35.2 % of Li et al. 2020, figure 6 (confirmed), whose own BERT may be of "
         "another size. Shares of the layers: modelled. Nothing here was measured."
     )
-    return profile("BERT-base", list(bert()), 0.35, source)
+    return profile("BERT-base", list(bert()), 0.32, source)
 
 
 def profiles() -> dict[str, StepProfile]:

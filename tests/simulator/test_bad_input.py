@@ -49,6 +49,7 @@ def test_profile(field: str, value: object) -> None:
         ("sync_every", 1.5),
         ("compression", 0.5),
         ("compression", math.nan),
+        ("first_bucket_mb", -1.0),
         ("ranks_shown", 0),
     ],
 )

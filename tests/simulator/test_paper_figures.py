@@ -26,16 +26,16 @@ LINKS = pytest.mark.parametrize("link", [NCCL_LIKE, GLOO_LIKE], ids=["nccl", "gl
 
 
 def test_figure_6_gain_of_overlap() -> None:
-    """Within three points of the paper's four numbers, and in their order."""
+    """Within 2.5 points of the paper's four numbers, and in their order."""
     gains = {
         (profile.name, name): overlap_gain(profile, link)
         for profile in (RESNET, BERT)
         for name, link in (("nccl", NCCL_LIKE), ("gloo", GLOO_LIKE))
     }
-    assert gains[RESNET.name, "nccl"] == pytest.approx(0.380, abs=0.03)
-    assert gains[BERT.name, "nccl"] == pytest.approx(0.352, abs=0.03)
-    assert gains[RESNET.name, "gloo"] == pytest.approx(0.268, abs=0.03)
-    assert gains[BERT.name, "gloo"] == pytest.approx(0.215, abs=0.03)
+    assert gains[RESNET.name, "nccl"] == pytest.approx(0.380, abs=0.025)
+    assert gains[BERT.name, "nccl"] == pytest.approx(0.352, abs=0.025)
+    assert gains[RESNET.name, "gloo"] == pytest.approx(0.268, abs=0.025)
+    assert gains[BERT.name, "gloo"] == pytest.approx(0.215, abs=0.025)
     assert sorted(gains, key=gains.__getitem__, reverse=True) == [
         (RESNET.name, "nccl"),
         (BERT.name, "nccl"),
@@ -103,7 +103,7 @@ def test_figure_9_slowdown_and_the_step_from_one_host_to_two() -> None:
     assert gloo[256] / gloo[1] == pytest.approx(3.0, rel=0.15)
     for curve in (nccl, gloo):
         assert curve[8] < 1.01 * curve[1]
-        assert curve[16] > 1.1 * curve[8]
+        assert curve[16] > 1.05 * curve[8]
 
 
 @BOTH

@@ -53,7 +53,7 @@ def test_flat_calls_once_and_legacy_fills_buckets() -> None:
 
 
 def test_overlapped_launches_a_bucket_when_its_last_gradient_is_ready() -> None:
-    timeline = simulate(SMALL, WIRE, 4, "overlapped", bucket_cap_mb=2)
+    timeline = simulate(SMALL, WIRE, 4, "overlapped", bucket_cap_mb=2, first_bucket_mb=2)
     # buckets [c, b] and [a]; backward starts at 0.05
     assert all_reduces(timeline) == pytest.approx(
         [0.08, 0.08 + seconds(3), 0.11, 0.11 + seconds(4)]
@@ -117,9 +117,13 @@ def test_the_best_bucket_size_is_the_best_of_the_loop(backward_s: float) -> None
     """On a wire that is slower than, as fast as and faster than the backward pass."""
     total, cost = 100 * MIB, all_reduce_cost(WIRE, 2)
 
+    def one_each(buckets: int) -> dict[str, float]:
+        cap = 0.99 * total / buckets / MIB
+        return {"bucket_cap_mb": cap, "first_bucket_mb": cap}
+
     def simulated(buckets: int) -> float:
         step = StepProfile.even(total, backward_s, count=buckets)
-        return simulate(step, WIRE, 2, bucket_cap_mb=0.99 * total / buckets / MIB).duration
+        return simulate(step, WIRE, 2, **one_each(buckets)).duration
 
     formula = total / best_bucket_bytes(total, cost, backward_s)
     next_to_it = [math.floor(formula), math.ceil(formula)]
@@ -171,6 +175,13 @@ def test_every_parameter_travels_once() -> None:
         plan = bucket_plan(sizes, strategy, 4.0)
         assert sorted(index for bucket in plan for index in bucket) == list(range(5))
     assert bucket_plan(sizes, "overlapped", 0.0) == [[4], [3], [2], [1], [0]]
+
+
+def test_bucket_plans_of_the_real_classes() -> None:
+    sizes = [2.0 * MIB, 9.0 * MIB, 3.0 * MIB, 2.0 * MIB, 4.0 * MIB]
+    assert bucket_plan(sizes, "legacy", 5.0) == [[1], [0, 2], [3], [4]]  # the 9 overtakes the 2
+    assert bucket_plan(sizes, "overlapped", 5.0) == [[4], [3, 2], [1], [0]]  # the first has 1 MiB
+    assert bucket_plan(sizes, "overlapped", 5.0, first_bucket_mb=5.0) == [[4, 3], [2, 1], [0]]
 
 
 def test_the_number_of_spans_does_not_grow_with_ranks() -> None:
