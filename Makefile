@@ -39,13 +39,14 @@ test-install: $(READY) ## install the pip section of environment.yml into a fres
 bench: $(READY) ## measure: latencies and speed ratios, each within one run
 	@$(BIN)/minddp bench
 
-notebooks: $(READY) ## run every notebook and store its outputs
+notebooks: $(READY) ## run every notebook, store its outputs and the README's picture
 	@for notebook in notebooks/[0-9]*.ipynb; do \
 	  echo "== $$notebook"; \
 	  $(BIN)/jupyter nbconvert --log-level=WARN --to notebook --execute --inplace \
 	    --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.timeout=120 \
 	    --ExecutePreprocessor.kernel_name=python3 "$$notebook" || exit 1; \
 	done
+	@$(BIN)/python docs/pictures.py
 
 lint: $(READY) ## ruff (code and notebooks) and mypy
 	@echo "== ruff and mypy"
