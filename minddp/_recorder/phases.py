@@ -28,11 +28,6 @@ _KINDS = {
 }
 
 
-def autograd_is_running() -> bool:
-    """Is this thread inside a `backward()`, in a node or in a final callback?"""
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
 class PhaseTracker:
     """Follows forward, backward and optimizer of one process while it is entered."""
 
@@ -58,7 +53,8 @@ class PhaseTracker:
 
     def phase(self) -> str:
         """One of `minddp.recording.PHASES`."""
-        if autograd_is_running():
+        # Asked first: checkpointing runs a module's forward inside a backward.
+        if torch._C._current_graph_task_id() != -1:
             self._last, self._stepping = "backward", False
             visiting = torch._C._current_autograd_node() is not None
             return "backward" if visiting else "end_of_backward"
@@ -77,8 +73,7 @@ class PhaseTracker:
 
     def _enter_forward(self, *_: Any) -> None:
         self._depth += 1
-        if not autograd_is_running():  # checkpointing runs a forward inside a backward
-            self._last, self._stepping = "forward", False
+        self._last, self._stepping = "forward", False
 
     def _leave_forward(self, *_: Any) -> None:
         self._depth = max(0, self._depth - 1)

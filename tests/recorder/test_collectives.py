@@ -1,5 +1,6 @@
 """Every way to call a collective is recorded under one name, with its size, ranks and end."""
 
+import time
 import warnings
 
 import pytest
@@ -8,6 +9,8 @@ import torch.distributed as dist
 
 from minddp.launcher import launch
 from minddp.recorder import record
+
+CLOCK = 1e-3  # seconds that two clocks, read one after the other, may differ
 
 
 def call_everything() -> list[str]:
@@ -60,19 +63,22 @@ def record_everything(times: str) -> tuple:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # old names of two collectives
         with record(times=times) as recording:
+            begun = time.monotonic()
             expected = call_everything()
-    return recording, expected
+            done = time.monotonic()
+    return recording, expected, begun, done
 
 
 @pytest.mark.parametrize("times", ["dispatch", "profiler"])
 def test_every_variant_is_recorded(times: str) -> None:
     results = launch(record_everything, times, timeout=60)
-    for rank, (recording, expected) in enumerate(results):
+    for rank, (recording, expected, begun, done) in enumerate(results):
         assert [str(event) for event in recording.events] == expected
         assert (recording.rank, recording.world_size) == (rank, 2)
         for seq, event in enumerate(recording.events):
             assert (event.seq, event.rank, event.group) == (seq, rank, (0, 1))
-            assert event.end is not None and event.end >= event.start
+            assert event.end is not None
+            assert begun - CLOCK <= event.start <= event.end <= done + CLOCK
         assert recording.events[11].shapes == ((3,), (2, 2))
 
 
