@@ -102,10 +102,9 @@ def _read(path: Path) -> dict[str, Any] | None:
     except OSError:
         raise  # it may not be read, and the error says why
     except Exception as error:
-        kind = type(error).__name__
-        raise CheckpointError(
-            f"{path} cannot be read as a checkpoint ({kind}); {way_out}"
-        ) from error
+        cause = type(error).__name__
+        message = f"{path} cannot be read as a checkpoint ({cause}); {way_out}"
+        raise CheckpointError(message) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a '{FORMAT}' file; {way_out}")
     return state

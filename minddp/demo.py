@@ -88,6 +88,10 @@ def parse(argv: Sequence[str] | None) -> tuple[TrainConfig, int, Path]:
     try:
         config = TrainConfig(steps=args.steps, batch_size=args.batch_size, seed=args.seed)
         config.check_world_size(args.world_size)
+        if args.steps < 2:
+            raise ValueError(
+                "--steps must be at least 2: torch's DDP settles its buckets in the 2nd"
+            )
         if args.world_size < 2:
             raise ValueError("--world-size must be at least 2: the demo compares kinds of DDP")
     except (TypeError, ValueError) as error:

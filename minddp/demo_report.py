@@ -86,16 +86,10 @@ def as_text(table: list[Row]) -> str:
 
 def draw(runs: dict[str, list[Run]], path: Path) -> None:
     """Save the timelines of one step under each kind of DDP, one below the other."""
-    from matplotlib.figure import Figure
-
-    from minddp import lab
+    from minddp import lab  # brings matplotlib, which a rank does not need
 
     shown = {name: ranks for name, ranks in runs.items() if len(ranks) > 1}
-    figure = Figure(figsize=(10, 0.4 + 1.9 * len(shown)), layout="constrained")
-    axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-    for ax, (name, ranks) in zip(axes, shown.items(), strict=True):
-        lab.timeline([run.recording for run in ranks], ax=ax)
-        ax.set_title(name, loc="left")
+    figure = lab.timeline({k: [run.recording for run in ranks] for k, ranks in shown.items()})
     figure.savefig(path, dpi=120)
 
 

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from minddp.checkpoint import CheckpointError
-from minddp.launcher import RankFailed, launch
+from minddp.launcher import LaunchTimeout, RankFailed, launch
 from minddp.progress import STYLES, show_progress
 from minddp.train_config import (
     TrainConfig,
@@ -150,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 run(*job)
         else:
             run(*job)
-    except (CheckpointError, OSError, ValueError, RankFailed) as error:
+    except (CheckpointError, OSError, ValueError, RankFailed, LaunchTimeout) as error:
         print(f"minddp.train: error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -92,6 +92,7 @@ def test_fails_when_a_kind_of_ddp_does_not_train_as_one_process_does(tmp_path, m
         (["--world-size", "1"], "--world-size must be at least 2"),
         (["--batch-size", "2", "--world-size", "3"], "each needs a row"),
         (["--steps", "0"], "--steps must be at least 1"),
+        (["--steps", "1"], "--steps must be at least 2"),
     ],
 )
 def test_a_bad_value_is_refused(flags, message, capsys):
