@@ -109,12 +109,13 @@ def unflatten(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     and the next backward expect.
 
     Raises:
-        ValueError: the buffer is too small.
+        ValueError: the buffer is too small, not 1-D, or not contiguous.
     """
     needed = sum(tensor.numel() for tensor in like)
-    if flat.dim() != 1 or flat.numel() < needed:
+    if flat.dim() != 1 or flat.numel() < needed or not flat.is_contiguous():
         raise ValueError(
-            f"need a 1-D buffer of at least {needed} elements, got shape {tuple(flat.shape)}"
+            f"need a contiguous 1-D buffer of at least {needed} elements, got shape "
+            f"{tuple(flat.shape)} with strides {flat.stride()}"
         )
     windows, offset = [], flat.storage_offset()
     for tensor in like:

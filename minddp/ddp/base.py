@@ -87,7 +87,9 @@ class BaseDDP(BackwardWatcher):
             raise ValueError(f"buffers must be one of {BUFFER_MODES}, not {buffers!r}")
         self.buffers_mode = buffers
         self.error_on_unused = error_on_unused
-        self.debug = bool(os.environ.get("MINDDP_DEBUG")) if debug is None else debug
+        self.debug = (
+            os.environ.get("MINDDP_DEBUG", "0") not in ("", "0") if debug is None else debug
+        )
         self.step = 0  # averagings so far
         self._connect(module, checks.require_group(process_group, device_mesh))
         if init_sync:
@@ -109,7 +111,7 @@ class BaseDDP(BackwardWatcher):
         if with_graph and torch._C._current_graph_task_id() == -1:
             self._forward_was_synced = self.require_backward_grad_sync
             if self.training:
-                self._check_unchanged()
+                self._refuse_new_parameters()
                 if self.require_backward_grad_sync:
                     self._announce("forward")
                     self._synchronise_buffers()
@@ -127,6 +129,8 @@ class BaseDDP(BackwardWatcher):
     # ------------------------------------------------------------------ backward
 
     def _backward_begins(self) -> None:
+        if self._wiring.kinds_changed():  # frozen, unfrozen, cast or moved since wrapping
+            self._scan()
         self._start_over()
         self._announce("reduce")
         self._used.clear()
@@ -159,8 +163,8 @@ class BaseDDP(BackwardWatcher):
         self._silent = silent
         try:
             self._reduce()
-            for param in self._sparse:
-                average_sparse(param, self.process_group, self.divisor, silent)
+            if self._sparse:
+                average_sparse(list(self._sparse), self.process_group, self.divisor, silent)
             if self.buffers_mode == "average":
                 working = self._join.working if self._join else self.world_size
                 average_buffers(self._buffers_by_name(), self.process_group, working, silent)

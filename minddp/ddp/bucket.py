@@ -11,6 +11,7 @@ stays None, and no optimizer moves a parameter that nobody used. It costs no ext
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Mapping
 
@@ -121,6 +122,11 @@ class Bucket:
         if self.work is not None:
             work, self.work = self.work, None
             work.wait()
+
+    def abandon(self) -> None:
+        """Let what a failed backward sent arrive, and forget it, its errors too."""
+        with contextlib.suppress(Exception):
+            self.wait()
 
     def finish(self) -> None:
         """Wait, then give each parameter that some rank used its averaged gradient."""

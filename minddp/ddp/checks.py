@@ -81,8 +81,10 @@ def require_module(module: nn.Module, device_ids: list[Any] | None) -> None:
 
 def describe(name: str, tensor: Tensor) -> str:
     """One line about a tensor, e.g. ``fc.weight (3, 2) float32 trainable``."""
+    strides = "" if tensor.is_contiguous() else f" with strides {tensor.stride()}"
     trainable = "trainable" if tensor.requires_grad else "frozen"
-    return f"{name} {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} {trainable}"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{name} {tuple(tensor.shape)}{strides} {dtype} {trainable}"
 
 
 def require_something_to_train(trainable: Mapping[Any, str], module: nn.Module) -> None:

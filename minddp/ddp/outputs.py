@@ -34,37 +34,43 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
             yield from tensors_in(getattr(output, field.name, None))
 
 
-def accumulates_gradients(parameters: Collection[Parameter], edges: Edges) -> bool:
-    """Asked from inside an output's hook: will this run of autograd change gradients of ours, or
-    is it a backward that has none of our parameters in its graph?
+def accumulates_gradients(parameters: Collection[Parameter], below: Edges) -> bool:
+    """Asked from inside an output's hook: is this run of autograd a backward that is ours?
 
     Args:
         parameters: the wrapped parameters.
-        edges: where the graph goes on below the output.
+        below: where the graph goes on below the output.
 
     Returns:
-        True in ``backward()``; False in ``torch.autograd.grad`` and ``backward(inputs=others)``.
+        True in ``backward()``, also if none of our parameters is in its graph; False in
+        ``torch.autograd.grad`` and ``backward(inputs=others)``.
     """
-    for param in parameters:
-        node = torch.autograd.graph.get_gradient_edge(param).node
-        try:
-            if torch._C._will_engine_execute_node(node):
-                return True
-        except RuntimeError:  # torch refuses to answer inside autograd.grad(..., parameters)
-            return False
-    return not _reaches(parameters, edges)
+    ours = (param for param in parameters if param.requires_grad)
+    edges = (torch.autograd.graph.get_gradient_edge(param) for param in ours)
+    if any(_will_accumulate(edge.node) for edge in edges):
+        return True
+    leaves = list(_leaves(below))  # a walk through the graph, only if autograd runs none of ours
+    if any(leaf.variable in parameters for leaf in leaves):
+        return False
+    return any(_will_accumulate(leaf) for leaf in leaves)
 
 
-def _reaches(parameters: Collection[Parameter], edges: Edges) -> bool:
-    """Is one of the parameters in the graph below? (Walked only if autograd executes none.)"""
+def _will_accumulate(leaf: Any) -> bool:
+    """Will the current run add to this leaf's gradient?"""
+    try:
+        return bool(torch._C._will_engine_execute_node(leaf))
+    except RuntimeError:  # torch's answer for a leaf that autograd.grad was asked about
+        return False
+
+
+def _leaves(below: Edges) -> Iterator[Any]:
     seen = set()
-    waiting = [node for node, _ in edges if node is not None]
+    waiting = [node for node, _ in below if node is not None]
     while waiting:
         node = waiting.pop()
         if node in seen:
             continue
         seen.add(node)
-        if getattr(node, "variable", None) in parameters:
-            return True
+        if hasattr(node, "variable"):
+            yield node
         waiting += [child for child, _ in node.next_functions if child is not None]
-    return False

@@ -115,6 +115,8 @@ class OverlappedDDP(BaseDDP):
     def _plan_by_arrival(self) -> None:
         """Agree on buckets in the order in which gradients arrived on one rank, for all ranks."""
         every = list(self._dense)
+        if not every:
+            return
         index = {param: place for place, param in enumerate(every)}
         arrived = [index[p] for p in self._arrived]
         rest = [place for place in reversed(range(len(every))) if every[place] not in self._arrived]
@@ -133,8 +135,9 @@ class OverlappedDDP(BaseDDP):
     def _start_over(self) -> None:
         """A backward that failed half-way may have left buckets on their way: let them arrive."""
         for bucket in self._buckets:
-            bucket.wait()
+            bucket.abandon()
         self._next = 0
+        self._arrived.clear()
 
     def _gradient_ready(self, param: Parameter) -> None:
         super()._gradient_ready(param)
@@ -174,7 +177,7 @@ class OverlappedDDP(BaseDDP):
             else:
                 bucket.pack(self._pack_divisor())
             self._launch(bucket)
-        if self.comm_hook is not None:
+        if self.comm_hook is not None and self._buckets:
             share_flags(self._buckets, self.process_group)
         for bucket in self._buckets:
             self._finish(bucket)

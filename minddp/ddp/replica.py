@@ -50,7 +50,7 @@ class Replica(nn.Module):
         checks.require_something_to_train(trainable, self.module)
         sparse = sparse_parameters(self.module)
         self._sparse = {p: n for p, n in trainable.items() if p in sparse}
-        self._dense = {p: n for p, n in trainable.items() if p not in sparse and p.numel() > 0}
+        self._dense = {p: n for p, n in trainable.items() if p not in sparse}
         for param in trainable:
             if param not in self._handles:
                 self._handles[param] = param.register_post_accumulate_grad_hook(_hook(self))
@@ -79,18 +79,15 @@ class Replica(nn.Module):
         buffers = list(self._buffers_by_name().values())
         checks.broadcast_tensors(parameters + buffers, self.process_group, source)
 
-    def _check_unchanged(self) -> None:
-        """Raise if a parameter was replaced since wrapping; take in one that was unfrozen, frozen,
-        cast or moved."""
-        name = self._wiring.replaced()
+    def _refuse_new_parameters(self) -> None:
+        """Raise RuntimeError if a parameter was replaced or added since wrapping."""
+        name = self._wiring.new_parameter()
         if name is not None:
             raise RuntimeError(
                 f"{name} is not the one that was wrapped: it was replaced or added afterwards, so "
                 "its gradients would stay local. Wrap the model again, and build the optimizer "
                 "again too: it still holds the old parameters."
             )
-        if self._wiring.kinds_changed():
-            self._scan()
 
     def _gradient_ready(self, param: Parameter) -> None:
         raise NotImplementedError
@@ -104,10 +101,11 @@ class Replica(nn.Module):
                 "process group can be found again. Copy wrapper.module, and wrap the copy."
             )
         module_own = nn.Module().__dict__
+        passing = ("process_group", "require_backward_grad_sync")
         return {
             key: value
             for key, value in self.__dict__.items()
-            if key != "process_group" and (key in module_own or not key.startswith("_"))
+            if key not in passing and (key in module_own or not key.startswith("_"))
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 
 
@@ -16,17 +18,32 @@ def sparse_parameters(module: nn.Module) -> set[Parameter]:
 
 
 def average_sparse(
-    param: Parameter, group: dist.ProcessGroup, divisor: float, silent: bool = False
+    parameters: Sequence[Parameter], group: dist.ProcessGroup, divisor: float, silent: bool
 ) -> None:
-    """Replace ``param.grad`` by its average over the ranks, a coalesced sparse tensor.
+    """Replace the gradient of each parameter by its average over the ranks.
 
-    A rank without a gradient (or a `silent` one) adds an empty one. If the sum has no entry, a
-    gradient that is None stays None."""
-    if param.grad is None or silent:
-        mine = torch.zeros_like(param, layout=torch.sparse_coo)
-    else:
-        mine = param.grad.detach().to_sparse()
-    total = (mine / divisor).coalesce()
-    dist.all_reduce(total, group=group)
-    if not silent and (param.grad is not None or total._nnz() > 0):
-        param.grad = total.coalesce()
+    One small all-reduce tells who has what: a parameter without a gradient on any rank is left
+    alone; one with a dense gradient on some rank (its weight is tied to a Linear layer, say) gets
+    a dense average; the others get a sparse one. A `silent` rank adds nothing and changes nothing.
+    """
+    forms = [0 if silent else _form(param.grad) for param in parameters]
+    agreed = torch.tensor(forms, device=parameters[0].device)
+    dist.all_reduce(agreed, dist.ReduceOp.MAX, group)
+    for param, form in zip(parameters, agreed.tolist(), strict=True):
+        if form == 0:
+            continue
+        if param.grad is None or silent:
+            mine: Tensor = torch.zeros_like(param, layout=torch.sparse_coo)
+        else:
+            mine = param.grad.detach().to_sparse()
+        if form == 2:
+            mine = mine.to_dense()
+        total = mine / divisor if form == 2 else (mine / divisor).coalesce()
+        dist.all_reduce(total, group=group)
+        if not silent:
+            param.grad = total if form == 2 else total.coalesce()
+
+
+def _form(grad: Tensor | None) -> int:
+    """0: no gradient, 1: a sparse one, 2: a dense one."""
+    return 0 if grad is None else 1 if grad.is_sparse else 2

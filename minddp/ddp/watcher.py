@@ -75,12 +75,12 @@ class BackwardWatcher(Replica):
         return self._backward is not None and self._backward() is not None
 
     def _begin_backward(self) -> None:
+        if self.require_backward_grad_sync:
+            self._backward_begins()  # first: if it raises, no trace of this backward is left
         backward = Backward()
         self._backward = weakref.ref(backward)
         at_the_end = functools.partial(self._end_backward, backward)
         torch.autograd.Variable._execution_engine.queue_callback(at_the_end)
-        if self.require_backward_grad_sync:
-            self._backward_begins()
 
     def _end_backward(self, backward: Backward) -> None:
         self._backward = None
@@ -106,7 +106,8 @@ class BackwardWatcher(Replica):
         """From now on let `optimizer.step()` raise RuntimeError while gradients are only local."""
 
         def refuse_local_gradients(*_: Any) -> None:
-            local = [name for param, name in self._dense.items() if param.grad is not None]
+            trainable = self._dense | self._sparse
+            local = [name for param, name in trainable.items() if param.grad is not None]
             if self._local and local:
                 raise RuntimeError(
                     f"rank {self.rank}: gradients of {len(local)} parameters were not reduced "

@@ -20,49 +20,42 @@ class Wiring:
 
     Args:
         module: the module to watch.
-        ignored: names of parameters to leave out, and of whose owners too.
+        ignored: names of parameters to leave out of account.
     """
 
     def __init__(self, module: nn.Module, ignored: Collection[str] = ()) -> None:
-        self.entries: list[tuple[dict[str, Any], str, Any, str]] = []
-        self.sizes: list[tuple[dict[str, Any], int, str]] = []
-        for prefix, owner in module.named_modules():
-            for table in (owner._modules, owner._parameters):
-                names = [f"{prefix}.{key}".lstrip(".") for key in table]
-                if any(self._covers(name, ignored) for name in names):
-                    continue
-                self.sizes.append((table, len(table), prefix))
-                self.entries += [
-                    (table, key, table[key], n) for key, n in zip(table, names, strict=True)
-                ]
-        self.parameters = list(module.parameters())
-        self.kinds = [self._kind(p) for p in self.parameters]
+        self.module = module
+        self.ignored = ignored
+        self.parameters = {p: self._kind(p) for _, p in self._named()}
+        self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        tables: list[dict[str, Any]] = []
+        for owner in self.module.modules():
+            tables += [owner._parameters, owner._modules]
+        self.sizes = [(table, len(table)) for table in tables]
+        self.entries = [(table, key, value) for table in tables for key, value in table.items()]
+
+    def _named(self) -> list[tuple[str, Parameter]]:
+        # A plain tensor in a parameter's place is a temporary swap (torch.func.functional_call).
+        named = self.module.named_parameters()
+        return [(n, p) for n, p in named if isinstance(p, Parameter) and n not in self.ignored]
 
     @staticmethod
-    def _covers(name: str, ignored: Collection[str]) -> bool:
-        return any(other == name or other.startswith(name + ".") for other in ignored)
-
-    @staticmethod
-    def _kind(param: Parameter) -> tuple[bool, torch.dtype, torch.device]:
+    def _kind(param: Tensor) -> tuple[bool, torch.dtype, torch.device]:
         return param.requires_grad, param.dtype, param.device
 
     def kinds_changed(self) -> bool:
         """Was a parameter frozen, unfrozen, cast or moved?"""
-        return any(
-            self._kind(p) != kind for p, kind in zip(self.parameters, self.kinds, strict=True)
-        )
+        return any(self._kind(param) != kind for param, kind in self.parameters.items())
 
-    def replaced(self) -> str | None:
-        """Name of a parameter or sub-module that is not the one that was wrapped, or None.
-
-        A plain tensor in a parameter's place is a temporary swap (torch.func.functional_call)."""
-        for table, key, value, name in self.entries:
-            now = table.get(key)
-            if now is not value and (not isinstance(now, Tensor) or isinstance(now, Parameter)):
+    def new_parameter(self) -> str | None:
+        """Name of a parameter that was not there when the model was wrapped, or None."""
+        same_sizes = all(len(table) == size for table, size in self.sizes)
+        if same_sizes and all(table.get(key) is value for table, key, value in self.entries):
+            return None
+        for name, param in self._named():
+            if param not in self.parameters:
                 return name
-        for table, size, prefix in self.sizes:
-            if len(table) != size:
-                known = {key for other, key, _, _ in self.entries if other is table}
-                new = next(key for key in table if key not in known)
-                return f"{prefix}.{new}".lstrip(".")
+        self._take_snapshot()  # something else was replaced, such as an activation
         return None
