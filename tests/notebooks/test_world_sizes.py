@@ -25,6 +25,7 @@ def with_world_size(path, world_size):
     return cells
 
 
+@pytest.mark.timeout(900)  # a safety net for a loaded machine; a quiet one needs seconds
 @pytest.mark.parametrize("world_size", [1, 3, 4])
 def test_notebooks_run_with_world_size(world_size):
     paths = sorted(FOLDER.glob("[0-9]*.ipynb"))
