@@ -1,7 +1,19 @@
 """All cases, in the order of their records."""
 
 from ..record import CASES
-from . import accumulate, buffers, compiled, graphs, parameters, training, unused, wrapping
+from . import (
+    accumulate,
+    buffers,
+    compiled,
+    graphs,
+    losses,
+    mismatch,
+    parameters,
+    steps,
+    training,
+    unused,
+    wrapping,
+)
 
 CASES.sort(key=lambda case: case.record)
 
@@ -11,7 +23,10 @@ __all__ = [
     "buffers",
     "compiled",
     "graphs",
+    "losses",
+    "mismatch",
     "parameters",
+    "steps",
     "training",
     "unused",
     "wrapping",

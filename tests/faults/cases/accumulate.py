@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import warnings
 
-import torch
-from torch import nn
-
-from ..models import linear, number, x_of
+from ..models import add_gradient, linear, number, x_of
 from ..record import case
-
-
-def add_gradient(model: nn.Module, rank: int, times: float = 1.0) -> object:
-    """One forward and backward; the gradient as it stands then."""
-    model(x_of(rank, times)).sum().backward()
-    return number(model.module.weight.grad)
 
 
 @case(
@@ -93,50 +84,6 @@ def backward_twice(wrap, rank, world_size):
 
 
 @case(
-    "D43",
-    "zero_grad between steps",
-    right=lambda n, rank: {"to none": [n, n, n], "to zero": [n, n, n]},
-    wrong="a stale bucket is added once more: 4",
-)
-def zero_grad_between_steps(wrap, rank, world_size):
-    found = {}
-    for label, to_none in (("to none", True), ("to zero", False)):
-        model = wrap(linear())
-        found[label] = []
-        for _ in range(3):
-            found[label].append(add_gradient(model, rank))
-            model.zero_grad(set_to_none=to_none)
-    return found
-
-
-@case(
-    "D43",
-    "a gradient set by hand before the backward",
-    right=lambda n, rank: {"w": 10 + n},
-    wrong="the 10 is lost or divided",
-)
-def gradient_set_by_hand(wrap, rank, world_size):
-    model = wrap(linear())
-    model.module.weight.grad = torch.full((1, 1), 10.0)
-    return {"w": add_gradient(model, rank)}
-
-
-@case(
-    "D43",
-    "a gradient that the user keeps does not change at the next step",
-    right=lambda n, rank: {"kept": n, "next": 2 * n},
-    wrong="the next step writes into it",
-)
-def kept_gradient(wrap, rank, world_size):
-    model = wrap(linear())
-    add_gradient(model, rank)
-    kept = model.module.weight.grad
-    model.zero_grad(set_to_none=True)
-    following = add_gradient(model, rank, 2)
-    return {"kept": number(kept), "next": following}
-
-
-@case(
     "D44",
     "an exception leaves no_sync",
     right=lambda n, rank: {"w": n},
@@ -165,34 +112,3 @@ def nested_no_sync(wrap, rank, world_size):
             add_gradient(model, rank)
         between = add_gradient(model, rank)
     return {"between": between, "after": add_gradient(model, rank)}
-
-
-@case(
-    "D45",
-    "no explicit call to reduce is needed before the step",
-    right=lambda n, rank: {"after": 1 - 0.1 * n, "grad": n},
-    wrong="parameters drift apart: 0.9 and 0.7",
-)
-def step_without_reducing(wrap, rank, world_size):
-    model = wrap(linear())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    grad = add_gradient(model, rank)
-    optimizer.step()
-    return {"after": number(model.module.weight), "grad": grad}
-
-
-@case(
-    "D45",
-    "reducing by hand after no_sync, and once too often",
-    right=lambda n, rank: {"local": 2 * rank + 1, "reduced": n, "again": n},
-    wrong="the call does nothing, or divides twice",
-    not_for={"torch": "has no such call"},
-)
-def reduce_by_hand(wrap, rank, world_size):
-    model = wrap(linear())
-    with model.no_sync():
-        local = add_gradient(model, rank)
-    model.reduce_gradients()
-    reduced = number(model.module.weight.grad)
-    model.reduce_gradients()
-    return {"local": local, "reduced": reduced, "again": number(model.module.weight.grad)}

@@ -1,4 +1,4 @@
-"""Around the step: losses, clipping, norms, optimizers, uneven inputs."""
+"""Around the step: clipping, norms, optimizers, hooks, uneven inputs."""
 
 from __future__ import annotations
 
@@ -32,38 +32,6 @@ def uneven_inputs(wrap, rank, world_size):
             grads.append(number(model.module.weight.grad))
             optimizer.step()
     return {"grads": grads, "weight": number(model.module.weight)}
-
-
-def samples(rank: int) -> torch.Tensor:
-    """Rank r has 2r + 1 samples, each of them 2r + 1."""
-    return x_of(rank).expand(2 * rank + 1, 1)
-
-
-@case(
-    "D16",
-    "batches of unequal size and a mean loss: the mean of means",
-    right=lambda n, rank: {"w": n},
-    wrong="anything else: this is what averaging means, and it is not the global mean",
-)
-def mean_of_means(wrap, rank, world_size):
-    model = wrap(linear())
-    model(samples(rank)).mean().backward()
-    return {"w": number(model.module.weight.grad)}
-
-
-@case(
-    "D16",
-    "batches of unequal size and weighted_loss: the global mean",
-    right=lambda n, rank: {
-        "w": sum((2 * r + 1) ** 2 for r in range(n)) / sum(2 * r + 1 for r in range(n))
-    },
-    wrong="the mean of means, 2.0 instead of 2.5",
-)
-def global_mean(wrap, rank, world_size):
-    model = wrap(linear())
-    batch = samples(rank)
-    minddp.weighted_loss(model(batch).sum(), len(batch)).backward()
-    return {"w": number(model.module.weight.grad)}
 
 
 @case(
@@ -123,13 +91,15 @@ def clamp_in_hook(wrap, rank, world_size):
 @case(
     "D38",
     "the norm of averaged gradients is global already",
-    right=lambda n, rank: {"norm": 0.4 * n},
+    right=lambda n, rank: {"norm": 0.4 * n, "collectives": 0},
     wrong="summed over ranks once more: 0.8 times the root of 2",
 )
 def gradient_norm(wrap, rank, world_size):
     model = wrap(linear())
     model(x_of(rank, 0.4)).sum().backward()
-    return {"norm": float(minddp.global_grad_norm(model.parameters()))}
+    with minddp.record() as recording:
+        norm = float(minddp.global_grad_norm(model.parameters()))
+    return {"norm": norm, "collectives": len(recording.events)}
 
 
 @case(
@@ -155,6 +125,7 @@ def user_hook(wrap, rank, world_size):
     seen = []
     inner.weight.register_post_accumulate_grad_hook(lambda p: seen.append(number(p.grad)))
     model = wrap(inner)
+    seen.clear()
     model(x_of(rank)).sum().backward()
     return {"seen": seen, "w": number(inner.weight.grad)}
 
