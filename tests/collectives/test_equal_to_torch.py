@@ -50,7 +50,7 @@ def operators() -> list[tuple[str, str, torch.Tensor]]:
 def all_reduce_differences() -> list[str]:
     """Where an all-reduce differs from torch's."""
     cases = [(name, "SUM", tensor) for name, tensor in layouts().items()]
-    if dist.get_world_size() < 5:
+    if dist.get_world_size() in (2, 3):
         cases += operators()
     different = []
     for name, op, tensor in cases:
@@ -63,12 +63,6 @@ def all_reduce_differences() -> list[str]:
                 different.append(f"{algorithm} {op} of {name}")
             tensor.detach().copy_(before)
     return different
-
-
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_all_reduce(world_size: int) -> None:
-    for rank, different in enumerate(launch(all_reduce_differences, world_size=world_size)):
-        assert different == [], f"rank {rank}"
 
 
 def neighbours_touched() -> list[str]:
@@ -162,9 +156,10 @@ def scatter_and_gather_differences() -> list[str]:
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
-def test_broadcast_reduce_scatter_gather(world_size: int) -> None:
+def test_equal_to_torch(world_size: int) -> None:
     def differences() -> list[str]:
-        return rooted_differences() + scatter_and_gather_differences()
+        everything = (all_reduce_differences, rooted_differences, scatter_and_gather_differences)
+        return [difference for find in everything for difference in find()]
 
     for rank, different in enumerate(launch(differences, world_size=world_size)):
         assert different == [], f"rank {rank}"

@@ -30,31 +30,31 @@ def count_messages(name: str, numel: int) -> tuple[int, int]:
     return sent["messages"], sent["bytes"]
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4, 7])
-def test_ring_bytes(world_size: int) -> None:
-    n, numel = world_size, 840 * world_size
-    for messages, nbytes in launch(count_messages, "ring_all_reduce", numel, world_size=n):
+def ring_star_and_tree(numel: int) -> list[tuple[int, int]]:
+    return [count_messages(f"{shape}_all_reduce", numel) for shape in ("ring", "star", "tree")]
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 7])
+def test_messages_and_bytes_of_each_rank(world_size: int) -> None:
+    n, numel = world_size, 1003
+    nbytes = numel * 4
+    by_rank = launch(ring_star_and_tree, numel, world_size=n)
+    rings, stars, trees = zip(*by_rank, strict=True)
+
+    for messages, sent in rings:
         assert messages == 2 * (n - 1)
-        assert nbytes == 2 * (n - 1) / n * numel * 4
+        # 1003 does not divide: chunks differ by one element, and a rank leaves out two of them
+        assert sent == pytest.approx(2 * (n - 1) / n * nbytes, abs=2 * 4)
+    assert sum(sent for _, sent in rings) == 2 * (n - 1) * nbytes
 
+    assert list(stars) == [(n - 1, (n - 1) * nbytes)] + [(1, nbytes)] * (n - 1)
 
-def test_ring_bytes_when_sizes_do_not_divide() -> None:
-    n, numel = 4, 1003
-    for _, nbytes in launch(count_messages, "ring_all_reduce", numel, world_size=n):
-        # chunks differ by one element at most, and a rank skips two of them
-        assert nbytes == pytest.approx(2 * (n - 1) / n * numel * 4, abs=2 * 4)
-
-
-@pytest.mark.parametrize("world_size", [2, 5, 8])
-def test_star_and_tree_messages(world_size: int) -> None:
-    n, numel = world_size, 100
-
-    def both() -> list[tuple[int, int]]:
-        return [count_messages(f"{shape}_all_reduce", numel) for shape in ("star", "tree")]
-
-    by_rank = launch(both, world_size=n)
-    stars, trees = zip(*by_rank, strict=True)
-    assert list(stars) == [(n - 1, (n - 1) * numel * 4)] + [(1, numel * 4)] * (n - 1)
     assert trees[0][0] == math.ceil(math.log2(n))  # the root only broadcasts
     assert sum(messages for messages, _ in trees) == 2 * (n - 1)
-    assert all(nbytes == messages * numel * 4 for messages, nbytes in trees)
+    assert all(sent == messages * nbytes for messages, sent in trees)
+
+
+def test_ring_bytes_are_exact_where_the_tensor_divides() -> None:
+    for n in (2, 5):
+        for _, sent in launch(count_messages, "ring_all_reduce", 100 * n, world_size=n):
+            assert sent == 2 * (n - 1) / n * (100 * n * 4)
