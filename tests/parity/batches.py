@@ -19,6 +19,7 @@ from . import catalogue
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = "torch.nn.parallel:DistributedDataParallel"
 OURS = "minddp.ddp:OverlappedDDP"
+OURS_RENAMED = "tests.parity.torch_names:OverlappedWithTorchNames"
 
 
 def run_classes(
@@ -30,11 +31,14 @@ def run_classes(
 
 
 def _run_class(ddp_class: str, tests: list[str], limit: float) -> dict[str, dict[str, Any]]:
+    batches: dict[tuple[str, str], list[str]] = {}
+    for test in tests:
+        renamed = ddp_class == OURS and test in catalogue.WITH_TORCH_NAMES
+        shim = "1" if test in catalogue.UNDER_SHIM else "0"
+        batches.setdefault((OURS_RENAMED if renamed else ddp_class, shim), []).append(test)
     results = {}
-    for shim, group in (("0", catalogue.AS_SHIPPED), ("1", catalogue.UNDER_SHIM)):
-        names = [test for test in tests if test in group]
-        if names:
-            results.update(run_batch(ddp_class, shim, names, limit))
+    for (name, shim), batch in batches.items():
+        results.update(run_batch(name, shim, batch, limit))
     return results
 
 

@@ -69,10 +69,38 @@ UNDER_SHIM = (
 
 ALL = AS_SHIPPED + UNDER_SHIM
 
-# What our class is not meant to do, and so fails. Everything else has to pass.
-LEFT_OUT: dict[str, str] = {
-    "test_ddp_logging_data_cpu": "asks for the fields of torch's private telemetry",
+# These look inside torch's class, under names that ours does not have. They are run on
+# `OverlappedWithTorchNames`, which answers to the names and leaves the work to our class.
+WITH_TORCH_NAMES = {
+    "test_static_graph_api_cpu": "_set_static_graph, _get_ddp_logging_data",
+    "test_get_data_parallel_params": "_get_data_parallel_params",
+    "test_ddp_sync_module_states": "broadcast_bucket_size, parameters_to_ignore",
+    "test_ddp_unused_params_rebuild_buckets_exception": "torch's wording, one step later",
+    "test_ddp_control_flow_same_across_ranks": "reducer._get_local_used_map, torch's wording",
+    "test_ddp_control_flow_different_across_ranks": "reducer._get_local_used_map, torch's wording",
+    "test_ddp_multiple_nested_unused_params_error": "torch's wording, one step later",
+    "test_ddp_multiple_nested_unused_params_err_ignore_params": "torch's wording, one step later",
+    "test_ddp_python_error_logged": "_get_ddp_logging_data",
+    "test_detect_ddp_is_actually_static": "reducer._ddp_graph_static",
+    "test_ddp_sink_noclone": "_set_ddp_sink_clone",
+    "test_ddp_comm_hook_logging": "_get_ddp_logging_data, _register_builtin_comm_hook",
+    "test_ddp_uneven_inputs": "_authoritative_rank, _get_ddp_logging_data",
+    "test_ddp_uneven_input_join_disable": "_join_config",
+    "test_ddp_remove_autograd_hooks": "_remove_autograd_hooks",
 }
 
-# Fewer passing tests than this is a failure of the whole run.
-FLOOR = 32
+# What our class is not meant to do, and so fails. Everything else has to pass.
+LEFT_OUT = {
+    "test_ddp_logging_data_cpu": "asks for the fields of torch's private telemetry",
+    "test_invalid_static_graph": "wants an error when static_graph=True was a wrong promise; "
+    "ours makes no use of the promise and averages rightly all the same",
+    "test_different_graph_across_ranks": "wants buckets that are never planned anew under "
+    "find_unused_parameters; ours plans them anew after the first backward in any case",
+    "test_ddp_buffer_hook_allreduce": "a private hook for buffers; ours has buffers='average'",
+    "test_ddp_broadcast_buffer_via_hook": "a private hook for buffers; ours has buffers='average'",
+    "test_skip_all_reduce_unused_parameters": "an option that leaves out buckets which no rank "
+    "uses, and hangs when the ranks disagree about them",
+}
+
+# Fewer passing tests than this is a failure of the whole run, and so is a longer LEFT_OUT.
+FLOOR = 45
