@@ -8,6 +8,7 @@ average     the rung's own `_reduce`, in buckets                      (bucket.py
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -24,6 +25,8 @@ from minddp.ddp.buffers import BUFFER_MODES, average_buffers
 from minddp.ddp.join import Join, joining
 from minddp.ddp.sparse import average_sparse
 from minddp.ddp.watcher import BackwardWatcher
+
+_counter = itertools.count(1)  # wrapped models, in the order of wrapping
 
 
 class BaseDDP(BackwardWatcher):
@@ -98,11 +101,10 @@ class BaseDDP(BackwardWatcher):
     def _connect(self, module: nn.Module, group: dist.ProcessGroup) -> None:
         super()._connect(module, group)
         self.divisor = float(self.world_size)
+        self._number = next(_counter)
         self._join: Join | None = None
         self._used: set[Parameter] = set()  # in this backward, if error_on_unused
         self._silent = False  # take part in collectives without gradients of one's own
-
-    # ------------------------------------------------------------------ forward
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own forward. Communicates only in training: never in ``eval()``, nor under
@@ -126,8 +128,6 @@ class BaseDDP(BackwardWatcher):
             source = self._join.source if self._join else 0
             checks.broadcast_tensors(buffers, self.process_group, source)
 
-    # ------------------------------------------------------------------ backward
-
     def _backward_begins(self) -> None:
         if self._wiring.kinds_changed():  # frozen, unfrozen, cast or moved since wrapping
             self._scan()
@@ -147,8 +147,6 @@ class BaseDDP(BackwardWatcher):
 
     def _start_over(self) -> None:
         """Forget what a backward that failed half-way may have left behind."""
-
-    # ------------------------------------------------------------------ averaging
 
     def reduce_gradients(self) -> None:
         """Average the gradients now. Backward does it by itself; call this after a backward under
@@ -195,7 +193,7 @@ class BaseDDP(BackwardWatcher):
 
     def _launch(self, bucket: Bucket) -> None:
         if self.debug:
-            checks.require_same_bucket(bucket, self.step)
+            checks.require_same_bucket(bucket, self._number, self.step)
         bucket.start(self.divisor)
 
     def _finish(self, bucket: Bucket) -> None:
@@ -203,8 +201,6 @@ class BaseDDP(BackwardWatcher):
             bucket.wait()
             return
         bucket.finish()
-
-    # ------------------------------------------------------------------ around the training loop
 
     def join(
         self,

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from minddp.agreement import require_same
 from minddp.buckets import flatten, group_by_kind, plan_buckets, unflatten
 
 if TYPE_CHECKING:
@@ -105,44 +106,16 @@ def require_same_model(lines: Sequence[str], group: dist.ProcessGroup) -> None:
     require_same("model", lines, advice, group)
 
 
-def require_same_bucket(bucket: Bucket, step: int) -> None:
-    """Debug mode: raise RuntimeError on every rank if they are not about to reduce the same."""
-    what = f"all_reduce of {bucket.buffer.numel()} {bucket.buffer.dtype} in step {step}"
-    advice = "The ranks are at different steps, or disagree about which parameters train."
-    require_same("next collective", [what, *bucket.names], advice, bucket.group)
-
-
-def require_same(what: str, lines: Sequence[str], advice: str, group: dist.ProcessGroup) -> None:
-    """Compare a list of lines between ranks and raise on *every* rank where they differ.
+def require_same_bucket(bucket: Bucket, model: int, step: int) -> None:
+    """Debug mode: raise RuntimeError on every rank if they are not about to reduce the same.
 
     Args:
-        what: what is compared, for the message ("model").
-        lines: this rank's description of it, one line an item.
-        advice: the way out, for the message.
-        group: the ranks that compare. A collective: each of them must call this.
-
-    Raises:
-        RuntimeError: names the first line that differs and both ranks' versions of it.
+        model: which wrapped model this is, counted in the order of wrapping.
     """
-    everyone: list[Any] = [None] * group.size()
-    dist.all_gather_object(everyone, list(lines), group=group)
-    for other in range(1, group.size()):
-        if everyone[other] != everyone[0]:
-            first, second = _first_difference(everyone[0], everyone[other])
-            ranks = dist.get_process_group_ranks(group)
-            raise RuntimeError(
-                f"rank {ranks[0]} and rank {ranks[other]} have a different {what}: "
-                f"rank {ranks[0]} has {first}, rank {ranks[other]} has {second}. {advice}"
-            )
-
-
-def _first_difference(first: list[str], second: list[str]) -> tuple[str, str]:
-    for index in range(max(len(first), len(second))):
-        pair = [side[index] if index < len(side) else None for side in (first, second)]
-        if pair[0] != pair[1]:
-            texts = [text or "nothing more" for text in pair]
-            return f"[{texts[0]}]", f"[{texts[1]}]"
-    return "the same", "the same"
+    dtype = str(bucket.buffer.dtype).removeprefix("torch.")
+    what = f"wrapped model {model}, step {step}: all_reduce of {bucket.buffer.numel()} {dtype}"
+    advice = "The ranks are at different steps or models, or disagree about which parameters train."
+    require_same("next collective", [what, *bucket.names], advice, bucket.group)
 
 
 def require_all_used(
