@@ -9,6 +9,7 @@ after an edit. So this file uses the standard library alone until a process know
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -21,7 +22,10 @@ import sys
 import traceback
 from typing import Any
 
-PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
+PRELOAD = ("torch", "torch.distributed")
+# Optimizers and torch's DDP need this one, which takes as long to load as all the rest. It is
+# loaded when the first launch is over, for the sake of those who wait for that one.
+LOAD_WHEN_IDLE = "torch._dynamo"
 CHECK_PARENT_EVERY = 2.0  # seconds
 
 
@@ -74,6 +78,7 @@ class ForkServer:
         self.selector.register(self.wakeup, selectors.EVENT_READ, self.drain_wakeup)
         self.selector.register(orders, selectors.EVENT_READ, self.fork)
         self.serving = True
+        self.served = False
 
     def serve(self) -> None:
         """Fork on request until the caller closes its end or dies; then leave nothing behind."""
@@ -81,6 +86,9 @@ class ForkServer:
             for key, _ in self.selector.select(timeout=CHECK_PARENT_EVERY):
                 key.data()
             self.reap()
+            if self.served and not self.ranks and LOAD_WHEN_IDLE not in sys.modules:
+                importlib.import_module(LOAD_WHEN_IDLE)
+                gc.freeze()
         for rank in self.ranks.values():
             rank.signal(signal.SIGKILL)
         for rank in self.ranks.values():
@@ -106,6 +114,7 @@ class ForkServer:
         caller = socket.socket(fileno=status)
         caller.setblocking(False)
         rank = self.ranks[pid] = Forked(pid, caller)
+        self.served = True
         rank.tell_caller(pid=pid)
         self.selector.register(caller, selectors.EVENT_READ, lambda: self.obey(rank))
 
@@ -142,16 +151,20 @@ class ForkServer:
 
     def reap(self) -> None:
         """Report the ranks that have ended, and end what they had started."""
-        while self.ranks:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            rank = self.ranks.pop(pid)
-            rank.signal(signal.SIGKILL)
-            rank.tell_caller(exitcode=os.waitstatus_to_exitcode(status))
-            with contextlib.suppress(KeyError):
-                self.selector.unregister(rank.caller)
-            rank.caller.close()
+        with contextlib.suppress(ChildProcessError):  # there is none left
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid in self.ranks:
+                    self.part_with(self.ranks.pop(pid), os.waitstatus_to_exitcode(status))
+
+    def part_with(self, rank: Forked, exitcode: int) -> None:
+        rank.signal(signal.SIGKILL)
+        rank.tell_caller(exitcode=exitcode)
+        with contextlib.suppress(KeyError):
+            self.selector.unregister(rank.caller)
+        rank.caller.close()
 
     def drain_wakeup(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -167,6 +180,13 @@ def lead_own_group(pid: int) -> None:
         os.setpgid(pid, pid)
 
 
+def adopt_orphans() -> None:
+    """Ask Linux to hand over what a rank leaves behind, so that reap() sees the end of it."""
+    if sys.platform == "linux":
+        PR_SET_CHILD_SUBREAPER = 36
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
 def main() -> None:
     sys.path.pop(0)  # this folder: its files must not hide modules of the same name
     if sys.argv[1] == "rank":
@@ -176,6 +196,7 @@ def main() -> None:
     for name in PRELOAD:
         importlib.import_module(name)
     gc.freeze()  # the collector would touch, and so copy, every page that the ranks share
+    adopt_orphans()
     ForkServer(socket.socket(fileno=int(sys.argv[2]))).serve()
 
 

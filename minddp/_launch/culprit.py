@@ -29,18 +29,24 @@ def pickling_error(obj: Any, outward: bool) -> Exception | None:
 
 
 def describe(name: str, obj: Any, outward: bool) -> str:
-    """Say which part of `obj`, called `name`, cannot be sent, of what type it is, and why."""
+    """Say which part of `obj`, called `name`, cannot be sent, of what type it is, and why.
+
+    `outward`: it was on its way to the ranks, and the way out is named too.
+    """
     path, part, error = innermost(name, obj, outward)
     if isinstance(error, CannotTravel):
         return f"{path} is {error}."
     kind = f"{type(part).__module__}.{type(part).__qualname__}".removeprefix("builtins.")
-    return f"{path} is of type {kind}, which cannot be pickled ({error})."
+    way_out = f" {WAY_OUT}" if outward else ""
+    return f"{path} is of type {kind}, which cannot be pickled ({error}).{way_out}"
 
 
 def innermost(name: str, obj: Any, outward: bool) -> tuple[str, Any, Exception | None]:
     """Walk from `obj` to the smallest part of it that fails: its path, itself, its error."""
     error = pickling_error(obj, outward)
     for _ in range(MAX_DEPTH):
+        if isinstance(error, CannotTravel) and error.obj is obj:
+            break
         for part_name, part in parts(name, obj):
             part_error = pickling_error(part, outward)
             if part_error is not None:
@@ -87,7 +93,7 @@ def refuse_argument(
     for title, name, value in named_arguments(fn, args, kwargs):
         if pickling_error(value, outward=True) is not None:
             reason = describe(name, value, outward=True)
-            return TypeError(f"{title} cannot be sent to the ranks: {reason} {WAY_OUT}")
+            return TypeError(f"{title} cannot be sent to the ranks: {reason}")
     return TypeError(f"the function and its arguments cannot be sent to the ranks: {error}")
 
 

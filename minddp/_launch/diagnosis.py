@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import sys
@@ -13,7 +14,6 @@ from minddp._launch.crew import Rank
 from minddp._launch.trace import DEFAULT_GROUP, CollectiveCall
 
 TORCH_FOLDER = os.path.dirname(torch.__file__)
-POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 
 Frame = tuple[str, int, str, str]  # file, line number, function, text of the line
 
@@ -37,7 +37,10 @@ def crash_frames(dump: str) -> list[Frame]:
     if not threads:
         return []
     found = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', threads[-1], re.MULTILINE)
-    stack = [(file, int(line), name, "") for file, line, name in reversed(found)]
+    stack = [
+        (file, int(line), name, linecache.getline(file, int(line)).strip())
+        for file, line, name in reversed(found)
+    ]
     ours = [i for i, frame in enumerate(stack) if frame[0].startswith(os.path.dirname(__file__))]
     return stack[ours[-1] + 1 :] if ours else stack
 
@@ -92,15 +95,12 @@ def whereabouts(rank: Rank) -> str:
     call, stack = pending(rank), frames(rank)
     if call is not None:
         return f"waits in {call}"
-    inside = next((f for f in stack if f[0].startswith(f"{TORCH_FOLDER}/distributed")), None)
-    if inside is None:
-        inside = next((f for f in stack if f[2] in POINT_TO_POINT), None)
-    names = [f[2] for f in stack if "distributed_c10d" in f[0] and f[2] != "wrapper"]
-    if names:
-        return f"waits in {names[0]} {after(last(rank))}"
     users = users_frames(stack)
-    place = f"is in {users[-1][2]}, line {users[-1][1]}, " if users else "runs, "
-    return place + after(last(rank))
+    inside = [frame[2] for frame in stack if frame[0].endswith("distributed_c10d.py")]
+    if inside:  # what the flight recorder does not see: send and recv, or torch before 2.9
+        return f"waits in {inside[0]}, {after(last(rank))}"
+    place = f"is in {users[-1][2]}, line {users[-1][1]}" if users else "runs"
+    return f"{place}, {after(last(rank))}"
 
 
 def after(call: CollectiveCall | None) -> str:

@@ -36,7 +36,7 @@ def rank_failed(crew: Crew) -> RankFailed:
             summary = f"rank {number} {report['summary']}"
         trace, tail = name_cells(report["traceback"]), ""
     else:
-        summary = f"rank {number} {death(exitcode)}"
+        summary = f"rank {number} {death(culprit)}"
         trace, tail = crash_trace(culprit), last_lines(output)
     others = {rank.number: fate(rank, culprit) for rank in crew if rank is not culprit}
     paragraphs = [summary + ".", trace, tail, mismatch(crew, output)]
@@ -53,8 +53,11 @@ def rank_failed(crew: Crew) -> RankFailed:
     )
 
 
-def death(exitcode: int) -> str:
+def death(rank: Rank) -> str:
     """Continue "rank 0 ..." for a process that ended without a word."""
+    exitcode = rank.process.returncode or 0
+    if exitcode >= 0 and rank.started is None:
+        return f"ended with exit code {exitcode} before it could start its function"
     if exitcode >= 0:
         return (
             f"ended with exit code {exitcode} before its function returned; "
@@ -90,11 +93,13 @@ def last_lines(output: str) -> str:
 def fate(rank: Rank, culprit: Rank) -> str:
     """What became of a rank that is not the culprit: continue "rank 0 ..."."""
     if rank.died is not None:
-        return death(rank.process.returncode or 0)
-    if not rank.running:
-        lost = " (its connection broke)" if rank.read_json("failure").get("echo") else ""
-        call = f" in {pending(rank)}" if lost and pending(rank) else ""
-        return f"had {'failed as well' if lost else whereabouts(rank)}{call}{lost}"
+        return death(rank)
+    if rank.failed is not None:
+        if rank.read_json("failure")["echo"]:
+            return f"lost its connection to a peer{f' in {last(rank)}' if last(rank) else ''}"
+        return f"failed as well: {rank.read_json('failure')['summary']}"
+    if rank.returned is not None:
+        return f"had {whereabouts(rank)}"
     return f"was stopped because rank {culprit.number} failed; it {whereabouts(rank)}"
 
 

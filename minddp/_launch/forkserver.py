@@ -60,11 +60,7 @@ class Server:
     def close(self) -> None:
         self.orders.close()
         self.errors.close()
-        if self.owner != os.getpid():
-            return
-        try:
-            self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
+        if self.owner == os.getpid():
             self.process.kill()
             self.process.wait()
 

@@ -11,7 +11,7 @@ import types
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 import torch
 import torch.distributed as dist
 
@@ -19,7 +19,11 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 class CannotTravel(TypeError):
-    """An object that must not be sent, with the reason and the way out as its text."""
+    """An object that must not be sent; the text continues the sentence "this is"."""
+
+    def __init__(self, text: str, obj: object) -> None:
+        super().__init__(text)
+        self.obj = obj
 
 
 class TravelPickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -47,7 +51,8 @@ class TravelPickler(cloudpickle.Pickler):  # type: ignore[misc]
             raise CannotTravel(
                 f"a tensor that autograd computed ({type(obj.grad_fn).__name__}); its graph "
                 "cannot go to another process. Build the model, or compute the tensor, inside "
-                "the function that the ranks run, or pass tensor.detach()"
+                "the function that the ranks run, or pass tensor.detach()",
+                obj,
             )
         if id(obj) not in self.index:
             self.index[id(obj)] = len(self.tensors)
@@ -64,7 +69,8 @@ class TravelPickler(cloudpickle.Pickler):  # type: ignore[misc]
         if self.outward and isinstance(obj, dist.ProcessGroup):
             raise CannotTravel(
                 "a process group, which belongs to this process. The ranks get a group of "
-                "their own; make further ones inside the function that they run"
+                "their own; make further ones inside the function that they run",
+                obj,
             )
         if isinstance(obj, (type, types.FunctionType)):
             self.note_module_of(obj)
@@ -89,7 +95,8 @@ def refuse_wrapped(module: torch.nn.Module) -> None:
         raise CannotTravel(
             f"a model that is wrapped already (in {type(module).__name__}) for the process "
             "group of this process. Pass the bare model (wrapped.module) and wrap it inside "
-            "the function that the ranks run"
+            "the function that the ranks run",
+            module,
         )
 
 

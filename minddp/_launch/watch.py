@@ -30,7 +30,7 @@ def watch(crew: Crew, timeout: float) -> Ending:
             return "returned"
         if time.monotonic() > deadline(crew, born, timeout):
             crew.ask_traces(list(crew))
-            return "late"
+            return "returned" if all(rank.returned for rank in crew) else "late"
         if suspicion.confirmed(crew):
             return "deadlock"
 
