@@ -9,6 +9,8 @@ from minddp.ddp import (
     NaiveDDP,
     OverlappedDDP,
 )
+from minddp.debug import checked_collectives
+from minddp.factory import DistributedModel, add_ddp_args, unwrap
 from minddp.launcher import LaunchTimeout, RankFailed, launch
 from minddp.recorder import Collective, Recording, record
 from minddp.timeline import Span, Timeline
@@ -19,6 +21,7 @@ __all__ = [
     "DDP_BACKENDS",
     "BaseDDP",
     "Collective",
+    "DistributedModel",
     "FlatDDP",
     "LaunchTimeout",
     "LegacyDDP",
@@ -28,12 +31,15 @@ __all__ = [
     "Recording",
     "Span",
     "Timeline",
+    "add_ddp_args",
     "check_against_single_process",
+    "checked_collectives",
     "global_grad_norm",
     "launch",
     "plan_buckets",
     "record",
     "seed_everything",
+    "unwrap",
     "verify_replicas",
     "weighted_loss",
 ]

@@ -112,7 +112,7 @@ class BaseDDP(BackwardWatcher):
         with_graph = torch.is_grad_enabled()
         if with_graph and torch._C._current_graph_task_id() == -1:
             self._forward_was_synced = self.require_backward_grad_sync
-            if self.training:
+            if self.module.training:  # the model's own flag: it may be reached without us
                 self._refuse_new_parameters()
                 if self.require_backward_grad_sync:
                     self._announce("forward")
