@@ -14,7 +14,7 @@ TORCH := $(shell sed -n '/^torch==/p' constraints.txt)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab demo test test-install bench notebooks lint format compare parity clean
+.PHONY: help setup lab doctor demo test test-install bench notebooks lint format compare parity clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1#/p' $(MAKEFILE_LIST) | awk -F'#' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ setup: $(READY) ## only make .venv
 lab: $(READY) ## open the course in JupyterLab, on notebook 00
 	@echo "== JupyterLab opens on notebook 00; stop it with Ctrl-C"
 	@$(BIN)/jupyter lab $(ALLOW_ROOT) notebooks/00_start_here.ipynb
+
+doctor: $(READY) ## look at this machine and say what would stop the course
+	@$(BIN)/minddp doctor
 
 demo: $(READY) ## train a tiny GPT on 2 ranks under each kind of DDP (about a minute)
 	@$(BIN)/minddp demo

@@ -82,6 +82,14 @@ def test_every_make_target_is_phony_and_sets_up_its_environment():
     assert all("$(READY)" in needs for name, needs in rules.items() if name not in free)
 
 
+def test_ci_runs_the_linters_and_ends_with_the_tests():
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & 0o111, "not executable"
+    commands = [line for line in script.read_text().splitlines() if line.startswith("make ")]
+    assert commands[0] == "make lint" and commands[-1] == "make test"
+    assert script.read_text().rstrip().endswith("make test")
+
+
 def test_no_tracked_file_names_a_path_of_one_machine_or_an_address_of_a_registry():
     found = []
     for path in tracked_files():
