@@ -99,9 +99,8 @@ class DistributedModel(nn.Module):
         # Not nn.Module.__init__: parameters, hooks and flags are the model's, there are no others.
         backend = ddp_class(ddp_backend)
         check_options(ddp_backend, backend, options)
-        if any(
-            isinstance(part, (DistributedModel, *WRAPPERS)) for part in [model, *model.modules()]
-        ):
+        parts = [model, *model.modules()]
+        if any(isinstance(part, (DistributedModel, *WRAPPERS)) for part in parts):
             name = type(unwrap(model)).__name__
             raise ValueError(f"this {name}, or a part of it, is wrapped already: unwrap() it first")
         reason = _nothing_to_do(model, process_group)
@@ -142,8 +141,11 @@ class DistributedModel(nn.Module):
     # ------------------------------------------------------------------ attributes
 
     def __getattribute__(self, name: str) -> Any:
-        if name in OWN or (name.startswith("__") and name.endswith("__")):
+        if _is_own(name):
             return object.__getattribute__(self, name)
+        raise AttributeError(name)  # Python goes on to __getattr__, whose errors it keeps
+
+    def __getattr__(self, name: str) -> Any:
         owner = _owner(self, name)
         for kind in type(owner).__mro__:
             if name in kind.__dict__:
@@ -198,8 +200,14 @@ class DistributedModel(nn.Module):
         self.__dict__.update(state, module=unwrap(state["ddp"]))
 
 
+def _is_own(name: str) -> bool:
+    return name in OWN or (name.startswith("__") and name.endswith("__"))
+
+
 def _owner(wrapper: DistributedModel, name: str) -> Any:
     """Whose attribute is it, the model's or the DDP object's?"""
+    if _is_own(name):
+        raise AttributeError(f"this DistributedModel has no {name}")
     state = object.__getattribute__(wrapper, "__dict__")
     if "ddp" not in state:
         raise AttributeError(f"{name}: this DistributedModel is not initialised yet")
