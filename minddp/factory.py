@@ -10,7 +10,6 @@ it is the other way round: a short list of names is the wrapper's, all others ar
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from minddp.ddp import BaseDDP
+from minddp.ddp.pass_through import PassThrough
 from minddp.ddp_choice import FLAGS, add_ddp_args, check_options, ddp_class
 
 __all__ = ["DistributedModel", "add_ddp_args", "unwrap"]
@@ -38,29 +38,6 @@ OF_DDP = {
     "accumulate_grads",
     "process_group",
 }
-
-
-class PassThrough(nn.Module):
-    """Stands in for a DDP class where there is nothing to average."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self.require_backward_grad_sync = True
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own forward."""
-        return self.module(*args, **kwargs)
-
-    @contextlib.contextmanager
-    def no_sync(self, *_: Any, **__: Any) -> Iterator[None]:
-        """Nothing to hold back."""
-        yield
-
-    join = no_sync
-
-    def reduce_gradients(self) -> None:
-        """Nothing to average."""
 
 
 class DistributedModel(nn.Module):
