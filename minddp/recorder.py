@@ -43,14 +43,15 @@ def record(times: Times = "dispatch") -> Iterator[Recording]:
     when the block is left by an exception is kept.
 
     times="dispatch": a collective starts when it is launched and ends when its future calls back.
-    On CPU this agreed with the profiler within about 0.1 ms when cores were free, but the callback
+    On CPU this agreed with the profiler within 0.3 ms where cores were free, but the callback
     needs the interpreter lock. times="profiler": start and end as gloo's threads report them to
     `torch.profiler`, where they do (else the former); only one profiler can run in a process.
     Times are host times: on a GPU they say when work was queued, not when it ran.
 
-    Price: every operator passes through Python. Measured on CPU, a step took 1.13 times as long
-    for an MLP and a transformer, 3.3 times for 200 small layers. Compare times among recorded
-    runs only. Not seen: collectives that other threads call (`then` callbacks of a future).
+    Price: every operator passes through Python. Measured on CPU, a step takes 1.1 to 1.3 times as
+    long for an MLP and a transformer, and 3 to 5 times for 200 small layers. So compare times
+    among recorded runs only. Not seen: collectives that other threads call (`then` callbacks of a
+    future).
 
     Raises ValueError for unknown `times`, RuntimeError if times="profiler" and a profiler runs.
     """

@@ -20,17 +20,17 @@ def compute_spans(rank: int, ops: Sequence[Op], collectives: Sequence[Interval])
     """Join operators of one kind into spans, except across a wait for one of `collectives`."""
     by_end = sorted(collectives, key=lambda interval: interval[1])
     ends = [end for _, end in by_end]
-    spans: list[Span] = []
+    bars: list[Op] = []
     for start, end, kind in sorted(ops):
-        last = spans[-1] if spans else None
-        if last is None or last.kind != kind:
-            spans.append(Span(rank, "compute", start, end, kind))
+        if not bars or bars[-1][2] != kind:
+            bars.append((start, end, kind))
             continue
-        ended = by_end[bisect_right(ends, last.end) : bisect_left(ends, start)]
+        first, last, _ = bars[-1]
+        ended = by_end[bisect_right(ends, last) : bisect_left(ends, start)]
         if ended:
-            waited_from = max(last.end, min(launch for launch, _ in ended))
-            spans[-1] = Span(rank, "compute", last.start, waited_from, kind)
-            spans.append(Span(rank, "compute", ended[-1][1], end, kind))
+            waited_from = max(last, min(launch for launch, _ in ended))
+            bars[-1] = (first, waited_from, kind)
+            bars.append((ended[-1][1], end, kind))
         else:
-            spans[-1] = Span(rank, "compute", last.start, max(last.end, end), kind)
-    return spans
+            bars[-1] = (first, max(last, end), kind)
+    return [Span(rank, "compute", start, end, kind) for start, end, kind in bars]

@@ -20,13 +20,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-_KINDS = {
-    "forward": "forward",
-    "backward": "backward",
-    "end_of_backward": "backward",
-    "optimizer": "optimizer",
-}
-
 
 class PhaseTracker:
     """Follows forward, backward and optimizer of one process while it is entered."""
@@ -53,9 +46,7 @@ class PhaseTracker:
 
     def phase(self) -> str:
         """One of `minddp.recording.PHASES`."""
-        # Asked first: checkpointing runs a module's forward inside a backward.
-        if torch._C._current_graph_task_id() != -1:
-            self._last, self._stepping = "backward", False
+        if self._in_backward():
             visiting = torch._C._current_autograd_node() is not None
             return "backward" if visiting else "end_of_backward"
         if self._stepping:
@@ -66,10 +57,19 @@ class PhaseTracker:
 
     def compute_kind(self) -> str:
         """What the compute lane shows: "forward", "backward", "optimizer" or "other"."""
-        phase = self.phase()
-        if phase == "outside" and self._last == "forward":
-            return "forward"  # the loss, computed from what the model returned
-        return _KINDS.get(phase, "other")
+        if self._in_backward():
+            return "backward"
+        if self._stepping:
+            return "optimizer"
+        # The loss, computed from what the model returned, is forward, too.
+        return "forward" if self._depth or self._last == "forward" else "other"
+
+    def _in_backward(self) -> bool:
+        """Is a `backward()` of this thread running? It ends what ran before it."""
+        if torch._C._current_graph_task_id() == -1:
+            return False
+        self._last, self._stepping = "backward", False
+        return True
 
     def _enter_forward(self, *_: Any) -> None:
         self._depth += 1
