@@ -58,7 +58,7 @@ def print_table(tests: list[str], theirs: Results, ours: Results) -> None:
         cells = f"{theirs[test]['outcome']:<8} {ours[test]['outcome'] + star:<8}"
         print(f"{test:<{width}}  {cells} {reason(test, ours)}".rstrip())
     print(f"{'passed':<{width}}  {passed(theirs):<8} {passed(ours):<8} of {len(tests)}")
-    print(f"* under torch's private names (torch_names.py): {passed(renamed(ours))} of these pass")
+    print(f"* run under torch's own names (torch_names.py): {passed(renamed(ours))} of these pass")
 
 
 def reason(test: str, ours: Results) -> str:

@@ -69,7 +69,7 @@ UNDER_SHIM = (
 
 ALL = AS_SHIPPED + UNDER_SHIM
 
-# These look inside torch's class, under names that ours does not have. They are run on
+# These ask torch's class for names, most of them private, that ours does not have. They run on
 # `OverlappedWithTorchNames`, which answers to the names and leaves the work to our class.
 WITH_TORCH_NAMES = {
     "test_static_graph_api_cpu": "_set_static_graph, _get_ddp_logging_data",
@@ -82,6 +82,9 @@ WITH_TORCH_NAMES = {
     "test_ddp_multiple_nested_unused_params_err_ignore_params": "torch's wording, one step later",
     "test_ddp_python_error_logged": "_get_ddp_logging_data",
     "test_detect_ddp_is_actually_static": "reducer._ddp_graph_static",
+    "test_ddp_init_sync_buffers_with_forward_sync_buffers_false": "forward_sync_buffers",
+    "test_ddp_device_mesh_initialization": "device_mesh",
+    "test_ddp_bucket_cap_mb_list": "bucket_cap_mb_list, bucket_bytes_cap_list",
     "test_ddp_sink_noclone": "_set_ddp_sink_clone",
     "test_ddp_comm_hook_logging": "_get_ddp_logging_data, _register_builtin_comm_hook",
     "test_ddp_uneven_inputs": "_authoritative_rank, _get_ddp_logging_data",
@@ -98,6 +101,8 @@ LEFT_OUT = {
     "find_unused_parameters; ours plans them anew after the first backward in any case",
     "test_ddp_buffer_hook_allreduce": "a private hook for buffers; ours has buffers='average'",
     "test_ddp_broadcast_buffer_via_hook": "a private hook for buffers; ours has buffers='average'",
+    "test_ddp_broadcast_buffers_deprecation_warning": "wants a warning that broadcast_buffers is "
+    "an old name; ours takes both names as equals",
     "test_skip_all_reduce_unused_parameters": "an option that leaves out buckets which no rank "
     "uses, and hangs when the ranks disagree about them",
 }

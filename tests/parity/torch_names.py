@@ -1,9 +1,10 @@
-"""Torch's private names, answered from what `OverlappedDDP` knows.
+"""Torch's names for what is in its DDP class, answered from what `OverlappedDDP` knows.
 
-Some of torch's tests look inside torch's class: at its reducer, its telemetry, its private
-methods. What they check is behaviour that ours has too, only not under those names, and a package
-for reading should not carry them. So they stand here, beside the tests. Nothing here averages,
-broadcasts or waits: each name reads or translates what the class does by itself.
+Some of torch's tests look inside torch's class: at its reducer, its telemetry, its private methods,
+a few of its attributes. What they check is behaviour that ours has too, only not under those
+names, and a package for reading should not carry them all. So they stand here, beside the tests.
+Nothing here averages gradients or copies weights: each name reads or translates what the class
+does by itself.
 
 One translation is larger. Without `find_unused_parameters=True` torch refuses a model with an
 unused parameter; ours handles it, and refuses it only if asked to (`error_on_unused=True`). Ours
@@ -36,14 +37,20 @@ BUILT_IN_HOOKS = {
 
 
 class OverlappedWithTorchNames(OverlappedDDP):
-    """`OverlappedDDP` that also answers to the private names which torch's tests use."""
+    """`OverlappedDDP` that also answers to the names which torch's tests use."""
 
     broadcast_bucket_size = BROADCAST_BYTES
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         tolerant = options.get("find_unused_parameters") or options.get("static_graph")
+        caps = options.pop("bucket_cap_mb_list", [])
+        if caps:
+            options["first_bucket_mb"], options["bucket_cap_mb"] = caps
         super().__init__(module, error_on_unused=not tolerant, **options)
         self.parameters_to_ignore = set(self._ignored())
+        self.device_mesh = options.get("device_mesh")
+        self.forward_sync_buffers = self.buffers_mode == "broadcast"
+        self.bucket_bytes_cap_list = [int(cap * 2**20) for cap in caps]
         self.telemetry: dict[str, Any] = {"has_error": False, "error": ""}
 
     def _connect(self, module: nn.Module, group: dist.ProcessGroup) -> None:
@@ -177,8 +184,7 @@ class Reducer:
 
 
 def watched_parameters(module: nn.Module) -> list[tuple[str, Parameter]]:
-    """The trainable parameters of a model, wrapped or not, but for those to be ignored."""
-    module = getattr(module, "module", module)
+    """The trainable parameters of an unwrapped model, but for those to be ignored."""
     ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
     named = module.named_parameters()
     return [(name, param) for name, param in named if param.requires_grad and name not in ignored]
