@@ -27,6 +27,21 @@ DEATHS = 5  # after so many the rest of the batch is not tried, and charged with
 Job = tuple[Rung, str]  # a class, and the name of a case to run on it
 
 
+def jobs_of(rungs: Sequence[Rung]) -> list[tuple[Rung, Case]]:
+    """Every case on every class to which it applies."""
+    return [(rung, case) for rung in rungs for case in CASES if applies(case, rung)]
+
+
+def applies(case: Case, rung: Rung) -> bool:
+    # A case that compiles takes several steps by itself, and seconds: once per class is enough.
+    return rung.name not in case.not_for and not (case.compiles and rung.practised)
+
+
+def launch_of(rung: Rung, case: Case) -> str:
+    """One launch per class; but the compiler takes long to start, so all its cases share one."""
+    return "compiler" if case.compiles else rung.label
+
+
 def run_batch(
     jobs: Sequence[tuple[Rung, Case]], world_size: int, group_timeout: float = GROUP_TIMEOUT
 ) -> list[list[Outcome]]:

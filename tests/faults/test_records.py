@@ -10,18 +10,17 @@ from functools import cache
 
 import pytest
 
-from .batch import run_batch
-from .cases import CASES
+from .batch import jobs_of, launch_of, run_batch
 from .record import Case, Outcome
 from .rungs import RUNGS, Rung
 
 RANKS = (2, 3)
-TESTS = [(rung, case) for rung in RUNGS for case in CASES if rung.name not in case.not_for]
+TESTS = jobs_of(RUNGS)
 
 
 @cache
-def outcomes_of(batch: str, world_size: int) -> dict[tuple[str, str], list[Outcome]]:
-    jobs = [job for job in TESTS if batch_of(*job) == batch]
+def outcomes_of(name: str, world_size: int) -> dict[tuple[str, str], list[Outcome]]:
+    jobs = [job for job in TESTS if launch_of(*job) == name]
     found = run_batch(jobs, world_size)
     return {
         (rung.label, case.name): outcomes
@@ -29,17 +28,12 @@ def outcomes_of(batch: str, world_size: int) -> dict[tuple[str, str], list[Outco
     }
 
 
-def batch_of(rung: Rung, case: Case) -> str:
-    """A launch per class; but the compiler takes seconds to start, so all its cases share one."""
-    return "compiler" if case.compiles else rung.label
-
-
 @pytest.mark.parametrize("world_size", RANKS, ids="{} ranks".format)
 @pytest.mark.parametrize(
     ("rung", "case"), TESTS, ids=[f"{rung.label}-{case.name}" for rung, case in TESTS]
 )
 def test_record(rung: Rung, case: Case, world_size: int) -> None:
-    outcomes = outcomes_of(batch_of(rung, case), world_size)[rung.label, case.name]
+    outcomes = outcomes_of(launch_of(rung, case), world_size)[rung.label, case.name]
     fault = case.judge(world_size, outcomes)
     if fault:
         pytest.fail(
