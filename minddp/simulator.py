@@ -166,7 +166,7 @@ def _forward_and_backward(profile: StepProfile, start: float) -> list[Span]:
 
 
 def _all_reduces(calls: Sequence[Interval], sizes: Sequence[float]) -> list[Span]:
-    labels = [f"bucket {b}: {size / MIB:.2f} MiB" for b, size in enumerate(sizes)]
+    labels = [f"#{b} {size / MIB:.3g} MiB" for b, size in enumerate(sizes)]
     return [
         Span(0, "comm", start, end, "all_reduce", label)
         for (start, end), label in zip(calls, labels, strict=True)
