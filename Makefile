@@ -62,7 +62,7 @@ format: $(READY) ## let ruff lay out code and notebooks
 	@$(BIN)/ruff format
 
 compare: $(READY) ## minddp and torch's DDP beside each other, case by case
-	@$(BIN)/python -m tests.faults
+	@$(BIN)/python -m tests.faults.compare
 
 parity: $(READY) ## PyTorch's own DDP tests, run on our classes
 	@$(BIN)/python -m tests.parity
