@@ -135,8 +135,7 @@ class BaseDDP(BackwardWatcher):
         self._announce("reduce")
         self._used.clear()
 
-    def _gradient_ready(self, param: Parameter) -> None:
-        super()._gradient_ready(param)
+    def _one_is_ready(self, param: Parameter) -> None:
         if self.error_on_unused:
             self._used.add(param)
 

@@ -22,6 +22,8 @@ from torch.nn import Parameter
 
 from minddp.buckets import unflatten
 
+SMALL = 2**14  # elements; below it, calling an operator costs more than what it does
+
 
 class Bucket:
     """Some parameters' gradients, averaged together over the ranks of `group`.
@@ -56,7 +58,6 @@ class Bucket:
         self.flags = self.buffer[-len(self.parameters) :]
         self.windows = unflatten(self.gradients, self.parameters)
         self.has_gradient = [False] * len(self.parameters)
-        self.packed: set[int] = set()  # slots that are filled
         self.work: dist.Work | None = None
 
     @staticmethod
@@ -65,42 +66,46 @@ class Bucket:
         return sum(p.numel() for p in parameters) + len(parameters)
 
     def pack(self, divisor: float) -> None:
-        """Copy in, divided by `divisor`, every gradient that is not in yet.
+        """Copy every gradient in, divided by `divisor`; zeros where there is none.
 
         Dividing before the sum keeps float16 from overflowing, as fairseq and torch do."""
+        windows: list[Tensor] = []
+        gradients: list[Tensor] = []
         for slot, param in enumerate(self.parameters):
-            if slot not in self.packed:
-                self.pack_one(slot, param.grad, divisor)
+            grad = param.grad
+            self.has_gradient[slot] = grad is not None
+            if grad is None:
+                self.windows[slot].zero_()
+                continue
+            if grad.requires_grad or grad.layout is not torch.strided:
+                grad = self._detached(grad, slot)
+            windows.append(self.windows[slot])
+            gradients.append(grad)
+        if self.gradients.numel() > len(gradients) * SMALL:
+            for window, grad in zip(windows, gradients, strict=True):
+                torch.mul(grad, 1.0 / divisor, out=window)  # one pass over the memory
+        elif gradients:
+            torch._foreach_copy_(windows, gradients)  # one call for all of them
+            self.gradients.mul_(1.0 / divisor)
 
-    def pack_nothing(self) -> None:
-        """Take part without a gradient: zeros, and a flag of 0 everywhere."""
-        for slot in range(len(self.parameters)):
-            self.pack_one(slot, None, 1.0)
-
-    def pack_one(self, slot: int, grad: Tensor | None, divisor: float) -> None:
-        """Copy one gradient into its window, divided. None counts as zeros with a flag of 0."""
-        self.has_gradient[slot] = grad is not None
-        self.packed.add(slot)
-        if grad is None:
-            self.windows[slot].zero_()
-        elif grad.layout is not torch.strided:
+    def _detached(self, grad: Tensor, slot: int) -> Tensor:
+        if grad.layout is not torch.strided:
             raise TypeError(
                 f"{self.names[slot]} has a sparse gradient, which cannot share a flat buffer; "
                 "only nn.Embedding(sparse=True) and nn.EmbeddingBag(sparse=True) are known to "
                 "give one. Use sparse=False."
             )
-        else:
-            if grad.requires_grad:
-                warnings.warn(
-                    "backward(create_graph=True): averaged gradients are constants, a second "
-                    "backward through them sees only this rank's part",
-                    stacklevel=2,
-                )
-            torch.mul(grad.detach(), 1.0 / divisor, out=self.windows[slot])
+        warnings.warn(
+            "backward(create_graph=True): averaged gradients are constants, a second backward "
+            "through them sees only this rank's part",
+            stacklevel=2,
+        )
+        return grad.detach()
 
-    def is_complete(self) -> bool:
-        """Are all gradients in?"""
-        return len(self.packed) == len(self.parameters)
+    def pack_nothing(self) -> None:
+        """Take part without a gradient: zeros, and a flag of 0 everywhere."""
+        self.gradients.zero_()
+        self.has_gradient = [False] * len(self.parameters)
 
     def start(self, divisor: float) -> None:
         """Launch the all-reduce and return at once."""
@@ -117,8 +122,7 @@ class Bucket:
             self.flags.div_(divisor)
 
     def wait(self) -> None:
-        """Wait until the sum over all ranks is in the buffer, and make room for the next."""
-        self.packed.clear()
+        """Wait until the sum over all ranks is in the buffer."""
         if self.work is not None:
             work, self.work = self.work, None
             work.wait()

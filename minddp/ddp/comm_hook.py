@@ -105,7 +105,6 @@ class HookedBucket(Bucket):
 
     def wait(self) -> None:
         """Wait for the hook's future and take its tensor over."""
-        self.packed.clear()
         if self.future is None:
             return
         future, self.future = self.future, None

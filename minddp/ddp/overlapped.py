@@ -102,8 +102,9 @@ class OverlappedDDP(BaseDDP):
         for params in groups:
             last = len(self._buckets) == len(groups) - 1
             self._buckets.append(self._new_bucket({p: self._dense[p] for p in params}, last))
-        self._place = {p: (b, slot) for b in self._buckets for slot, p in enumerate(b.parameters)}
-        self._next = 0  # index of the bucket to launch next
+        # By id: hashing a tensor calls Python, once a parameter in each backward.
+        self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
+        self._forget()
 
     def _new_bucket(self, parameters: dict[Parameter, str], last: bool) -> Bucket:
         group, as_view = self.process_group, self.gradient_as_bucket_view
@@ -136,54 +137,61 @@ class OverlappedDDP(BaseDDP):
         """A backward that failed half-way may have left buckets on their way: let them arrive."""
         for bucket in self._buckets:
             bucket.abandon()
-        self._next = 0
+        self._forget()
         self._arrived.clear()
 
-    def _gradient_ready(self, param: Parameter) -> None:
-        super()._gradient_ready(param)
-        place = self._place.get(param)
-        if place is None or not self.require_backward_grad_sync:
+    def _one_is_ready(self, param: Parameter) -> None:
+        if self.error_on_unused:
+            super()._one_is_ready(param)
+        bucket = self._bucket_of.get(id(param))
+        if bucket is None:  # a sparse one
             return
         if self._watching:
             self._arrived[param] = self._arrived.get(param, 0) + 1
-        elif param not in self._deferred:
-            bucket, slot = place
-            if slot in bucket.packed:
-                self._check_second_arrival(bucket, slot)
-            bucket.pack_one(slot, param.grad, self._pack_divisor())
-            if bucket.is_complete():
-                self._launch_complete()
+            return
+        if bucket.index < self._next:
+            raise self._second_arrival(param)
+        ready = self._ready[bucket.index]
+        ready.add(id(param))
+        if len(ready) == len(bucket.parameters):
+            self._launch_complete()
 
     def _launch_complete(self) -> None:
         """Launch buckets in index order, as far as they are complete."""
-        while self._next < len(self._buckets) and self._buckets[self._next].is_complete():
-            self._launch(self._buckets[self._next])
-            self._next += 1
+        while self._next < len(self._buckets):
+            bucket = self._buckets[self._next]
+            complete = len(self._ready[bucket.index]) == len(bucket.parameters)
+            if not complete or self._deferred.intersection(bucket.parameters):
+                return
+            self._send(bucket)
 
-    def _check_second_arrival(self, bucket: Bucket, slot: int) -> None:
-        """A gradient that grows again: too late if it was sent, or divided in place."""
-        if bucket.index < self._next or bucket.as_view:
-            raise RuntimeError(
-                f"rank {self.rank}: {bucket.names[slot]} got a second gradient in one backward, "
-                "after the first was sent. Re-entrant checkpointing of a shared layer does this "
-                "if it was not so in the first backward; pass use_reentrant=False to checkpoint."
-            )
+    def _send(self, bucket: Bucket) -> None:
+        if self._silent:
+            bucket.pack_nothing()
+        else:
+            bucket.pack(self.divisor if self.comm_hook is None else 1.0)  # a hook divides itself
+        self._launch(bucket)
+        self._next += 1
+
+    def _second_arrival(self, param: Parameter) -> RuntimeError:
+        return RuntimeError(
+            f"rank {self.rank}: {self._dense[param]} got a second gradient in one backward, after "
+            "the first was sent. Re-entrant checkpointing of a shared layer does this if it was "
+            "not so in the first backward; pass use_reentrant=False to checkpoint."
+        )
 
     def _reduce(self) -> None:
-        """End of backward: launch what is not on its way yet, then wait for everything."""
+        """End of backward: send what is not on its way yet, then wait for everything."""
         for bucket in self._buckets[self._next :]:
-            if self._silent:
-                bucket.pack_nothing()
-            else:
-                bucket.pack(self._pack_divisor())
-            self._launch(bucket)
+            self._send(bucket)
         if self.comm_hook is not None and self._buckets:
             share_flags(self._buckets, self.process_group)
         for bucket in self._buckets:
             self._finish(bucket)
-        self._next = 0
+        self._forget()
         if self._watching:
             self._plan_by_arrival()
 
-    def _pack_divisor(self) -> float:
-        return self.divisor if self.comm_hook is None else 1.0  # a hook divides by itself
+    def _forget(self) -> None:
+        self._next = 0  # index of the bucket to send next
+        self._ready: list[set[int]] = [set() for _ in self._buckets]  # which gradients are there

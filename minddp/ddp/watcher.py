@@ -68,8 +68,10 @@ class BackwardWatcher(Replica):
 
     def _gradient_ready(self, param: Parameter) -> None:
         """Autograd has finished `param.grad`: every use of it in the graph is summed up."""
-        if not self._in_backward():
+        if self._backward is None or self._backward() is None:
             self._begin_backward()
+        if self.require_backward_grad_sync:
+            self._one_is_ready(param)
 
     def _in_backward(self) -> bool:
         return self._backward is not None and self._backward() is not None
@@ -98,6 +100,9 @@ class BackwardWatcher(Replica):
 
     def _backward_begins(self) -> None:
         raise NotImplementedError
+
+    def _one_is_ready(self, param: Parameter) -> None:
+        """A gradient is there. Most rungs wait for the end."""
 
     def _backward_has_ended(self) -> None:
         raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios between contenders that take turns within one run."""
