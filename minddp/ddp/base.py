@@ -89,6 +89,8 @@ class BaseDDP(BackwardWatcher):
         if buffers not in BUFFER_MODES:
             raise ValueError(f"buffers must be one of {BUFFER_MODES}, not {buffers!r}")
         self.buffers_mode = buffers
+        self.forward_sync_buffers = buffers == "broadcast"
+        self.device_mesh = device_mesh
         self.error_on_unused = error_on_unused
         self.debug = (
             os.environ.get("MINDDP_DEBUG", "0") not in ("", "0") if debug is None else debug
@@ -103,7 +105,6 @@ class BaseDDP(BackwardWatcher):
         self.divisor = float(self.world_size)
         self._number = next(_counter)
         self._join: Join | None = None
-        self._used: set[Parameter] = set()  # in this backward, if error_on_unused
         self._silent = False  # take part in collectives without gradients of one's own
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -114,8 +115,8 @@ class BaseDDP(BackwardWatcher):
             self._forward_was_synced = self.require_backward_grad_sync
             if self.module.training:  # the model's own flag: it may be reached without us
                 self._refuse_new_parameters()
+                self._announce("forward" if self.require_backward_grad_sync else "local")
                 if self.require_backward_grad_sync:
-                    self._announce("forward")
                     self._synchronise_buffers()
         output = self.module(*args, **kwargs)
         if with_graph:
@@ -133,16 +134,9 @@ class BaseDDP(BackwardWatcher):
             self._scan()
         self._start_over()
         self._announce("reduce")
-        self._used.clear()
-
-    def _one_is_ready(self, param: Parameter) -> None:
-        if self.error_on_unused:
-            self._used.add(param)
 
     def _backward_has_ended(self) -> None:
         self._average_everything()
-        if self.error_on_unused:
-            checks.require_all_used(self._dense | self._sparse, self._used, self.process_group)
 
     def _start_over(self) -> None:
         """Forget what a backward that failed half-way may have left behind."""
@@ -150,8 +144,7 @@ class BaseDDP(BackwardWatcher):
     def reduce_gradients(self) -> None:
         """Average the gradients now. Backward does it by itself; call this after a backward under
         `no_sync`, or where gradients were written by hand. Every rank must call it."""
-        self._start_over()
-        self._announce("reduce")
+        self._backward_begins()
         self._average_everything()
 
     @torch.no_grad()
@@ -174,6 +167,11 @@ class BaseDDP(BackwardWatcher):
         finally:
             self._silent = False
         self._local = False
+        if self.error_on_unused:
+            used, self._used = () if silent else self._used, set()
+            working = self._join.working if self._join else self.world_size
+            names = self._dense | self._sparse
+            checks.require_all_used(names, used, self.process_group, working)
 
     def _reduce(self) -> None:
         """Average the gradients of all dense parameters. This is what a rung is about."""

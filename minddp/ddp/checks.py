@@ -119,19 +119,26 @@ def require_same_bucket(bucket: Bucket, model: int, step: int) -> None:
 
 
 def require_all_used(
-    names: Mapping[Parameter, str], used: Collection[Parameter], group: dist.ProcessGroup
+    names: Mapping[Parameter, str],
+    used: Collection[Parameter],
+    group: dist.ProcessGroup,
+    working: int,
 ) -> None:
     """Raise RuntimeError on every rank if a backward left a parameter out on some rank.
 
-    A collective: one all-reduce of a number per parameter."""
+    A collective: one all-reduce of a number per parameter.
+
+    Args:
+        used: those with a gradient on this rank.
+        working: number of ranks that ran a backward.
+    """
     device = next(iter(names)).device
     counts = torch.tensor([int(param in used) for param in names], device=device)
     dist.all_reduce(counts, group=group)
-    size = group.size()
     left_out = [
-        f"{name} (used on {count} of {size} ranks)"
+        f"{name} (used on {count} of {working} ranks)"
         for name, count in zip(names.values(), counts.tolist(), strict=True)
-        if count < size
+        if count < working
     ]
     if left_out:
         raise RuntimeError(

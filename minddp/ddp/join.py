@@ -17,7 +17,7 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from minddp.ddp.base import BaseDDP
 
-CODES = {"nothing": 0, "forward": 1, "reduce": 2}
+CODES = {"nothing": 0, "forward": 1, "reduce": 2, "local": 3}
 
 
 class Join:
@@ -37,7 +37,8 @@ class Join:
         """Tell all ranks what this one does next, and hear what the others do.
 
         Args:
-            what: ``"forward"``, ``"reduce"``, or ``"nothing"`` on a rank without data.
+            what: ``"forward"``, ``"reduce"``, ``"local"`` for a forward without communication, or
+                ``"nothing"`` on a rank without data.
 
         Returns:
             What the ranks with data do; ``"nothing"`` if none is left.
@@ -49,8 +50,8 @@ class Join:
         doing = {rank: code for rank, code in enumerate(answers) if code != 0}
         if self.throw and len(doing) < len(answers):
             raise RuntimeError(self._out_of_data(what, answers))
+        words = {code: word for word, code in CODES.items()}
         if len(set(doing.values())) > 1:
-            words = {code: word for word, code in CODES.items()}
             said = ", ".join(f"rank {rank} is at {words[code]}" for rank, code in doing.items())
             raise RuntimeError(f"ranks are at different places of the training loop: {said}")
         if not doing:
@@ -58,7 +59,7 @@ class Join:
         self.working, self.source = len(doing), min(doing)
         if not self.divide_by_initial:
             self.ddp.divisor = float(self.working)
-        return "forward" if 1 in doing.values() else "reduce"
+        return words[answers[self.source]]
 
     def _exchange(self, code: int) -> list[int]:
         device = next(self.ddp.module.parameters()).device
@@ -82,7 +83,7 @@ class Join:
         while (doing := self.announce("nothing")) != "nothing":
             if doing == "forward":
                 self.ddp._synchronise_buffers()
-            else:
+            elif doing == "reduce":
                 self.ddp._average_everything(silent=True)
         self.ddp._copy_from(self.source)
 

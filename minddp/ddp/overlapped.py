@@ -141,8 +141,6 @@ class OverlappedDDP(BaseDDP):
         self._arrived.clear()
 
     def _one_is_ready(self, param: Parameter) -> None:
-        if self.error_on_unused:
-            super()._one_is_ready(param)
         bucket = self._bucket_of.get(id(param))
         if bucket is None:  # a sparse one
             return

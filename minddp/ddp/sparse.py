@@ -32,16 +32,23 @@ def average_sparse(
     for param, form in zip(parameters, agreed.tolist(), strict=True):
         if form == 0:
             continue
-        if param.grad is None or silent:
-            mine: Tensor = torch.zeros_like(param, layout=torch.sparse_coo)
-        else:
-            mine = param.grad.detach().to_sparse()
+        mine = _nothing(param) if param.grad is None or silent else param.grad.detach()
         if form == 2:
             mine = mine.to_dense()
         total = mine / divisor if form == 2 else (mine / divisor).coalesce()
         dist.all_reduce(total, group=group)
         if not silent:
             param.grad = total if form == 2 else total.coalesce()
+
+
+def _nothing(param: Parameter) -> Tensor:
+    """A sparse gradient without a row, shaped like an embedding's: sparse in rows only. (gloo sends
+    rows by that shape, and aborts where ranks differ in it.)"""
+    return torch.sparse_coo_tensor(
+        param.new_empty((1, 0), dtype=torch.int64),
+        param.new_empty((0, *param.shape[1:])),
+        param.shape,
+    )
 
 
 def _form(grad: Tensor | None) -> int:

@@ -36,10 +36,13 @@ class BackwardWatcher(Replica):
 
     require_backward_grad_sync = True  # torch's name for what no_sync() switches off
 
+    error_on_unused = False
+
     def _connect(self, module: nn.Module, group: dist.ProcessGroup) -> None:
         super()._connect(module, group)
         self._backward: weakref.ref[Backward] | None = None
         self._forward_was_synced = True
+        self._used: set[Parameter] = set()  # since the last averaging, if error_on_unused
         self._local = False  # True while gradients wait for the end of an accumulation
 
     @contextmanager
@@ -70,6 +73,8 @@ class BackwardWatcher(Replica):
         """Autograd has finished `param.grad`: every use of it in the graph is summed up."""
         if self._backward is None or self._backward() is None:
             self._begin_backward()
+        if self.error_on_unused:
+            self._used.add(param)
         if self.require_backward_grad_sync:
             self._one_is_ready(param)
 
