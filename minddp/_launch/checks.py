@@ -7,7 +7,6 @@ import inspect
 import math
 import operator
 import os
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from minddp._launch.environment import check_env, rank_environment
+
 BACKENDS = ("auto", "gloo", "nccl")
 START_METHODS = ("auto", "forkserver", "spawn")
 PRINTS = ("ordered", "live", "off")
-FLIGHT_RECORDER_ENTRIES = "256"
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,15 @@ def make_plan(
     world_size = positive_int("world_size", world_size)
     if seed is not None:
         seed = integer("seed", seed)
-    added = check_env(env)
     backend = choose_backend(backend, world_size)
-    threads = choose_threads(threads_per_rank, world_size, {**os.environ, **added})
-    rank_env = {**os.environ, **defaults(world_size, threads), **added}
-    check_interface(rank_env["GLOO_SOCKET_IFNAME"])
+    threads = choose_threads(threads_per_rank, world_size, {**os.environ, **check_env(env)})
     return Plan(
         world_size=world_size,
         backend=backend,
         timeout=check_timeout(timeout),
         start_method=choose_start_method(start_method),
         threads=threads,
-        env=rank_env,
+        env=rank_environment(env, world_size, threads),
         prints=one_of("prints", prints, PRINTS),
         seed=seed,
         record=bool(record),
@@ -188,47 +185,3 @@ def choose_threads(threads_per_rank: Any, world_size: int, env: Mapping[str, str
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(1, cores // world_size)
-
-
-def check_env(env: Any) -> dict[str, str]:
-    if env is None:
-        return {}
-    if not isinstance(env, Mapping):
-        raise TypeError(f"env must be a dict of strings, got {type(env).__name__}.")
-    for key, value in env.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"env must map strings to strings, got {key!r}: {value!r}.")
-    return dict(env)
-
-
-def defaults(world_size: int, threads: int) -> dict[str, str]:
-    """What a rank finds in its environment, the same names that torchrun sets among it."""
-    loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform, "")
-    return {
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
-        # The literal address: looking a host name up can fail, or be slow, without a network.
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": str(threads),
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback),
-        "TORCH_FR_BUFFER_SIZE": os.environ.get("TORCH_FR_BUFFER_SIZE", FLIGHT_RECORDER_ENTRIES),
-    }
-
-
-def free_port() -> int:
-    """For functions that open a store of their own; the default group needs no port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def check_interface(names: str) -> None:
-    """Raise ValueError if a network interface of GLOO_SOCKET_IFNAME does not exist."""
-    available = [name for _, name in socket.if_nameindex()]
-    missing = [name for name in names.split(",") if name and name not in available]
-    if missing:
-        raise ValueError(
-            f"GLOO_SOCKET_IFNAME names the network interface {missing[0]!r}, which is not found; "
-            f"available: {', '.join(available)}. Unset it: ranks on one machine use the loopback."
-        )

@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import traceback
+import types
 from typing import Any
 
 PRELOAD = ("torch", "torch.distributed")
@@ -40,8 +41,22 @@ def become_rank(control: int) -> None:
     os.chdir(orders["cwd"])
     sys.path[:] = orders["sys_path"]
     importlib.invalidate_caches()
+    load_rank_module().main(orders["folder"], orders["rank"], control)
+
+
+def load_rank_module() -> types.ModuleType:
+    """Import minddp._launch.rank, but not the rest of minddp, which it does not need.
+
+    To import a module of a package runs the package's `__init__.py` first; here that would take
+    longer than all else that a rank does before its function. So an empty package stands in for
+    it meanwhile. A function that uses minddp imports it then, in the ordinary way.
+    """
+    stand_in = types.ModuleType("minddp")
+    stand_in.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+    sys.modules["minddp"] = stand_in
     rank_module = importlib.import_module("minddp._launch.rank")
-    rank_module.main(orders["folder"], orders["rank"], control)
+    del sys.modules["minddp"]
+    return rank_module
 
 
 class Forked:

@@ -20,7 +20,12 @@ Frame = tuple[str, int, str, str]  # file, line number, function, text of the li
 
 def calls(rank: Rank) -> list[CollectiveCall]:
     """The newest collectives of a rank that has written a trace, in their order."""
-    return [CollectiveCall(**call) for call in rank.read_json("trace").get("collectives", [])]
+    recorded = rank.read_json("trace").get("collectives") or []
+    return [CollectiveCall(**call) for call in recorded]
+
+
+def recorder_is_off(rank: Rank) -> bool:
+    return rank.read_json("trace").get("collectives") is None
 
 
 def frames(rank: Rank) -> list[Frame]:
@@ -85,7 +90,7 @@ def last(rank: Rank) -> CollectiveCall | None:
 def whereabouts(rank: Rank) -> str:
     """Continue the sentence "rank 0 ..."."""
     if rank.returned is not None:
-        return f"returned from its function {after(last(rank))}"
+        return f"returned from its function{after(rank, ' ')}"
     if rank.failed is not None:
         return f"failed: {rank.read_json('failure')['summary']}"
     if rank.died is not None:
@@ -98,13 +103,17 @@ def whereabouts(rank: Rank) -> str:
     users = users_frames(stack)
     inside = [frame[2] for frame in stack if frame[0].endswith("distributed_c10d.py")]
     if inside:  # what the flight recorder does not see: send and recv, or torch before 2.9
-        return f"waits in {inside[0]}, {after(last(rank))}"
+        return f"waits in {inside[0]}{after(rank)}"
     place = f"is in {users[-1][2]}, line {users[-1][1]}" if users else "runs"
-    return f"{place}, {after(last(rank))}"
+    return f"{place}{after(rank)}"
 
 
-def after(call: CollectiveCall | None) -> str:
-    return f"after {call}" if call else "without any collective"
+def after(rank: Rank, joint: str = ", ") -> str:
+    """The last collective before the place that was named just before."""
+    if recorder_is_off(rank):
+        return ""
+    call = last(rank)
+    return f"{joint}after {call}" if call else f"{joint}without any collective"
 
 
 def disagreement(ranks: list[Rank]) -> str:

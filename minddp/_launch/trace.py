@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import traceback
@@ -56,11 +57,13 @@ def take_trace(own_barrier: bool) -> dict[str, Any]:
     }
 
 
-def recorded_collectives(own_barrier: bool) -> list[dict[str, Any]]:
-    """What the flight recorder holds; nothing where torch is too old to have one for gloo."""
-    c10d = getattr(torch._C, "_distributed_c10d", None)
-    dump = getattr(c10d, "_dump_fr_trace_json", None)
-    entries = json.loads(dump()).get("entries", []) if dump else []
+def recorded_collectives(own_barrier: bool) -> list[dict[str, Any]] | None:
+    """What the flight recorder holds, or None: torch is too old to have one for gloo, or the
+    caller has turned it off."""
+    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    if dump is None or os.environ.get("TORCH_FR_BUFFER_SIZE") == "0":
+        return None
+    entries = json.loads(dump()).get("entries", [])
     calls = [describe_entry(entry, int(own_barrier)) for entry in entries]
     return [call for call in calls if call["number"] >= 0][-KEEP:]
 

@@ -298,6 +298,18 @@ def test_a_rank_stuck_in_c_with_the_interpreter_locked_still_shows_its_stack():
     assert "in work" in error.stacks[0]
 
 
+def test_without_torchs_flight_recorder_the_stack_names_the_call():
+    def work() -> None:
+        if dist.get_rank() == 0:
+            dist.all_reduce(torch.ones(2))
+        else:
+            time.sleep(1000)
+
+    error = late(work, env={"TORCH_FR_BUFFER_SIZE": "0"})
+    assert error.summary.startswith("no answer after 2.0 s. rank 0 waits in all_reduce; rank 1 is")
+    assert error.collectives == {0: None, 1: None}
+
+
 def test_the_backward_of_torchs_ddp():
     def work() -> None:
         from torch import nn

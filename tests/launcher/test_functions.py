@@ -141,6 +141,18 @@ def test_only_used_globals_travel():
     assert launch(namespace["f"], backend=None) == [5, 5]
 
 
+def test_minddp_is_loaded_by_the_functions_that_use_it():
+    assert launch(lambda: "minddp" in sys.modules, backend=None) == [False, False]
+
+    def use() -> bool:
+        import minddp
+        import minddp._launch.travel
+
+        return minddp.launch.__name__ == "launch" and minddp.launcher.travel.save is not None
+
+    assert launch(use, backend=None) == [True, True]
+
+
 def test_after_threads_and_autograd_in_the_caller():
     x = torch.randn(300, 300, requires_grad=True)
     (x @ x).sum().backward()
