@@ -71,6 +71,25 @@ def test_a_measured_profile_can_be_simulated() -> None:
     assert timeline.title.startswith("tiny")
 
 
+class Sometimes(nn.Module):
+    """Uses its second layer in the first step only, which is the one that warms up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 3)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.first(x) + (self.second(x) if self.calls == 1 else 0)
+
+
+def test_a_parameter_that_is_used_sometimes_counts_for_each_step() -> None:
+    profile = profile_step(Sometimes(), BATCH, steps=1)
+    assert profile.ready_s[2] == profile.ready_s[3] == profile.backward_seconds
+    assert profile.ready_s[0] < profile.backward_seconds
+
+
 def test_own_loss() -> None:
     seen = []
 
