@@ -1,33 +1,22 @@
 """Who sends how much to whom: the costs that the module's table promises."""
 
 import math
-from collections import Counter
-from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from minddp import collectives
 from minddp.launcher import launch
+from minddp.recorder import record
 
 
 def count_messages(name: str, numel: int) -> tuple[int, int]:
     """Messages and bytes that this rank sends in one all-reduce of float32 values."""
-    sent: Counter[str] = Counter()
-    plain_isend = dist.isend
-
-    def counting_isend(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        sent["messages"] += 1
-        sent["bytes"] += tensor.numel() * tensor.element_size()
-        return plain_isend(tensor, *args, **kwargs)
-
-    dist.isend = counting_isend
-    try:
+    with record() as recording:
         getattr(collectives, name)(torch.ones(numel))
-    finally:
-        dist.isend = plain_isend
-    return sent["messages"], sent["bytes"]
+    sent = [event.nbytes for event in recording.events if event.op == "send"]
+    assert {event.op for event in recording.events} <= {"send", "recv"}
+    return len(sent), sum(sent)
 
 
 def ring_star_and_tree(numel: int) -> list[tuple[int, int]]:
