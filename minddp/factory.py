@@ -115,8 +115,6 @@ class DistributedModel(nn.Module):
         """Evaluation mode for model and wrapper."""
         return self.train(False)
 
-    # ------------------------------------------------------------------ attributes
-
     def __getattribute__(self, name: str) -> Any:
         if _is_own(name):
             return object.__getattribute__(self, name)
@@ -152,8 +150,6 @@ class DistributedModel(nn.Module):
 
     def __repr__(self) -> str:
         return f"DistributedModel({self.ddp_backend}: {self.module!r})"
-
-    # ------------------------------------------------------------------ special methods
 
     def __len__(self) -> int:
         return len(self.module)  # type: ignore[arg-type]
