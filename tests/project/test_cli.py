@@ -30,7 +30,8 @@ def test_arguments_and_exit_code_go_through(fake_command):
 
 def test_help_names_every_command(capsys):
     assert cli.main(["--help"]) == 0
-    assert all(name in capsys.readouterr().out for name in cli.COMMANDS)
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in cli.COMMANDS)
     assert cli.main([]) == 2
 
 
