@@ -146,12 +146,10 @@ class OverlappedWithTorchNames(OverlappedDDP):
         throw_on_early_termination: bool = False,
     ) -> Iterator[None]:
         self._join_config = SimpleNamespace(enable=enable)
-        strict, self.error_on_unused = self.error_on_unused, False
         with super().join(divide_by_initial_world_size, enable, throw_on_early_termination):
             self.telemetry["join_uneven_inputs"] = enable
             state = self._join
             yield
-        self.error_on_unused = strict
         self._authoritative_rank = state.source if state else 0
 
 
