@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from minddp.ddp import DDP_BACKENDS
+from minddp.gpt import GPTConfig
 from minddp.text import CharText
 
-DEFAULT_BACKEND = "overlapped" if "overlapped" in DDP_BACKENDS else "naive"
 HELP = {
     "steps": "optimizer steps in all, those of a checkpoint included",
     "batch_size": "rows of the global batch, all ranks together",
@@ -39,7 +40,7 @@ class TrainConfig:
     seed: int = 0
     lr: float = 1e-3
     clip: float = 1.0
-    ddp_backend: str = DEFAULT_BACKEND
+    ddp_backend: str = "overlapped"
     checkpoint: str | None = None
     block_size: int = 64
     n_layer: int = 4
@@ -83,9 +84,14 @@ class TrainConfig:
                 f"but a part of the text has only {shortest}"
             )
 
-    def shape(self) -> tuple[int, int, int, int]:
-        """block_size, n_layer, n_head, n_embd: what GPTConfig takes after the vocabulary."""
-        return self.block_size, self.n_layer, self.n_head, self.n_embd
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide what is learnt, not how, how long or where it is written."""
+        free = ("steps", "ddp_backend", "checkpoint", "log_every", "eval_every", "save_every")
+        return {k: v for k, v in asdict(self).items() if k not in free}
+
+    def gpt(self, vocab_size: int) -> GPTConfig:
+        """The shape of the model."""
+        return GPTConfig(vocab_size, self.block_size, self.n_layer, self.n_head, self.n_embd)
 
 
 def add_train_args(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from minddp.checkpoint import check_same_run, read_checkpoint, write_checkpoint
 from minddp.ddp import DDP_BACKENDS
-from minddp.gpt import GPT, GPTConfig
+from minddp.gpt import GPT
 from minddp.text import CharText, batch_starts, cut_rows, held_out_starts, reference_text
 from minddp.train_config import TrainConfig
 
@@ -57,8 +56,7 @@ class Trainer:
         self.text = text or CharText(reference_text())
         config.check_text(self.text)
         torch.manual_seed(config.seed)
-        shape = GPTConfig(len(self.text.vocabulary), *config.shape())
-        self.model = GPT(shape).to(self.device)
+        self.model = GPT(config.gpt(len(self.text.vocabulary))).to(self.device)
         self.ddp_model: nn.Module = self.model  # one process without a group: nothing to wrap
         if dist.is_initialized():
             self.ddp_model = DDP_BACKENDS[config.ddp_backend](self.model, **(ddp_options or {}))
@@ -105,7 +103,7 @@ class Trainer:
         starts = batch_starts(
             len(self.text.train), config.batch_size, config.block_size, config.seed, self.step
         )
-        loss_sum, _ = self._loss_sum(self.text.train, starts)
+        loss_sum = self._loss_sum(self.text.train, starts)
         loss = loss_sum * self.world_size / (config.batch_size * config.block_size)
         loss.backward()  # returns with gradients that are averaged over the ranks
         nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
@@ -122,26 +120,26 @@ class Trainer:
         """
         if not self._unshared:
             return
-        losses = self._sum_over_ranks(torch.stack(self._unshared)) / self.world_size
-        self.losses += losses.tolist()
+        sums = self._sum_over_ranks(torch.stack(self._unshared))
+        self.losses += (sums / self.world_size).tolist()
         self._unshared.clear()
 
     @torch.no_grad()
     def evaluate(self) -> float:
         """Mean loss per character of the held-out text. A collective.
 
-        Sums and counts travel, and the division comes last: a mean of the ranks' means would be
-        wrong as soon as one rank has fewer windows than another.
+        The ranks' sums are added and divided once, by the number of all characters: a mean of the
+        ranks' means would be wrong as soon as one rank has fewer windows than another.
         """
         config, held_out = self.config, self.text.held_out
         starts = held_out_starts(len(held_out), config.eval_windows, config.block_size)
         was_training = self.ddp_model.training
         self.ddp_model.eval()
-        loss_sum, count = self._loss_sum(held_out, starts)
+        total = self._sum_over_ranks(self._loss_sum(held_out, starts).double())
         self.ddp_model.train(was_training)
-        total = self._sum_over_ranks(torch.stack([loss_sum.double(), count.double()]))
-        self.held_out_losses[self.step] = float(total[0] / total[1])
-        return self.held_out_losses[self.step]
+        mean = total.item() / (len(starts) * config.block_size)
+        self.held_out_losses[self.step] = mean
+        return mean
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything that a run needs to go on. A collective; the root alone writes."""
@@ -177,18 +175,15 @@ class Trainer:
 
     def _identity(self) -> dict[str, Any]:
         """What must be equal for two runs to be the same training."""
-        free = ("steps", "ddp_backend", "checkpoint", "log_every", "eval_every", "save_every")
-        settings = {k: v for k, v in asdict(self.config).items() if k not in free}
-        return {**settings, "text": self.text.fingerprint()}
+        return {**self.config.identity(), "text": self.text.fingerprint()}
 
-    def _loss_sum(self, numbers: Tensor, starts: list[int]) -> tuple[Tensor, Tensor]:
-        """Sum of the losses over this rank's share of the rows, and over how many tokens."""
+    def _loss_sum(self, numbers: Tensor, starts: list[int]) -> Tensor:
+        """Sum of the losses of all characters in this rank's share of the rows."""
         own = starts[self.rank :: self.world_size]
         inputs, targets = cut_rows(numbers, own, self.config.block_size)
         inputs, targets = inputs.to(self.device), targets.to(self.device)
         scores = self.ddp_model(inputs)
-        loss_sum = F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum")
-        return loss_sum, torch.tensor(targets.numel(), device=self.device)
+        return F.cross_entropy(scores.flatten(0, 1), targets.flatten(), reduction="sum")
 
     def _sum_over_ranks(self, tensor: Tensor) -> Tensor:
         if dist.is_initialized():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 from minddp.launcher import launch
 from minddp.recorder import record
+from minddp.text import held_out_starts
 from minddp.trainer import Trainer
 from tests.train.small import small
 
@@ -15,6 +18,19 @@ def test_one_process_without_a_group_has_one_handle():
     trainer = Trainer(small())
     assert trainer.ddp_model is trainer.model
     assert (trainer.rank, trainer.world_size) == (0, 1)
+
+
+def test_held_out_loss_is_the_mean_over_the_held_out_windows():
+    trainer = Trainer(small())
+    held_out, length = trainer.text.held_out, 16
+    starts = held_out_starts(len(held_out), rows=13, length=length)
+    losses = []
+    for start in starts:
+        inputs, targets = held_out[start : start + length], held_out[start + 1 : start + length + 1]
+        losses.append(F.cross_entropy(trainer.model(inputs[None])[0], targets).item())
+    assert len(losses) == 13
+    assert trainer.evaluate() == pytest.approx(sum(losses) / 13, abs=1e-5)
+    assert trainer.held_out_losses == {0: trainer.evaluate()}
 
 
 def two_handles() -> dict[str, object]:
