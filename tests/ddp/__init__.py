@@ -1,0 +1,1 @@
+"""Tests of the ladder of DDP classes, on real processes."""

@@ -1,0 +1,246 @@
+"""Random training programs as plain data, and what a rank does with one.
+
+A rank runs a program on a wrapped model and, beside it, the same program in one process on the
+whole batch: the micro-batches of all ranks, each with its loss divided by their number. After every
+step it compares.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import textwrap
+from contextlib import nullcontext
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from minddp.ddp import DDP_BACKENDS
+from minddp.ddp.base import BaseDDP
+
+from .trees import WIDTH, BFloat16, Float32, Net, Tree
+
+SAMPLES = 3  # per rank and forward
+
+
+@dataclass(frozen=True)
+class Micro:
+    """Some forwards and backwards on every rank.
+
+    routes     what each rank passes to forward; None: that rank leaves this one out.
+    sync       False: inside `no_sync`.
+    forwards   forwards before the first backward.
+    backwards  backwards through the same graph, with `retain_graph`.
+    together   one backward through the sum of the losses, or one for each loss.
+    """
+
+    routes: tuple[int | None, ...]
+    sync: bool = True
+    forwards: int = 1
+    backwards: int = 1
+    together: bool = True
+
+
+@dataclass(frozen=True)
+class Step:
+    """Micro-batches, then a step of the optimizer.
+
+    before  "freeze" the first trainable parameter, "unfreeze" all, or "" for neither.
+    zero    what happens to gradients after the step: "none", "zeros" or "keep".
+    """
+
+    micros: tuple[Micro, ...]
+    before: str = ""
+    zero: str = "none"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model, a class to wrap it, and what to do with it."""
+
+    tree: Tree
+    steps: tuple[Step, ...]
+    rung: str = "naive"
+    options: dict[str, Any] = field(default_factory=dict)
+    optimizer: str = "sgd"
+    seed: int = 0
+
+
+def as_text(value: Any) -> str:
+    """What to type for it: only the arguments that are not the default."""
+    if isinstance(value, tuple):
+        return "(" + "".join(f"{as_text(item)}, " for item in value).rstrip() + ")"
+    if not is_dataclass(value):
+        return repr(value)
+    plain = type(value)
+    arguments = [
+        f"{part.name}={as_text(getattr(value, part.name))}"
+        for part in fields(plain)
+        if part.default is MISSING or getattr(value, part.name) != part.default
+    ]
+    if isinstance(value, (Program, Step)):
+        lines = textwrap.indent("".join(f"\n{argument}," for argument in arguments), "    ")
+        return f"{plain.__name__}({lines}\n)"
+    return f"{plain.__name__}({', '.join(arguments)})"
+
+
+def run_program(program: Program) -> None:
+    """In a rank: run the program, and raise `Difference` at the first wrong number."""
+    rank = dist.get_rank()
+    torch.manual_seed(program.seed)
+    reference = Net(program.tree)
+    if not any(p.requires_grad for p in reference.parameters()):
+        return  # wrapping refuses it
+    model = copy.deepcopy(reference)
+    scramble(model, rank)
+    optimizers = [make_optimizers(program.optimizer, net) for net in (model, reference)]
+    ddp = DDP_BACKENDS[program.rung](model, **program.options)
+    for number, step in enumerate(program.steps):
+        for net in (model, reference):
+            change_frozen(net, step.before)
+        train(ddp, step, (program.seed, number))
+        train_reference(reference, step, (program.seed, number))
+        where = f"step {number}, gradients"
+        compare(where, gradients(model), gradients(reference), tolerance(model))
+        require_same_on_all_ranks(where, gradients(model))
+        for pair in optimizers:
+            for optimizer in pair:
+                optimizer.step()
+                if step.zero != "keep":
+                    optimizer.zero_grad(set_to_none=step.zero == "none")
+        where = f"step {number}, weights"
+        compare(
+            where,
+            dict(model.named_parameters()),
+            dict(reference.named_parameters()),
+            tolerance(model),
+        )
+        require_same_on_all_ranks(where, model.state_dict())
+
+
+def scramble(model: nn.Module, rank: int) -> None:
+    """Other weights on every rank but the first: wrapping must make them equal."""
+    for tensor in model.state_dict().values():
+        tensor.add_(rank)
+
+
+def make_optimizers(name: str, net: nn.Module) -> list[torch.optim.Optimizer]:
+    """Built before wrapping, over all parameters, frozen ones too."""
+    sparse = [m.weight for m in net.modules() if isinstance(m, nn.Embedding)]
+    dense = [p for p in net.parameters() if not any(p is other for other in sparse)]
+    made: list[torch.optim.Optimizer] = [torch.optim.SGD(sparse, 0.05)] if sparse else []
+    if dense and name == "adam":
+        # A large eps: Adam would blow rounding errors of gradients near zero up to whole steps.
+        made.append(torch.optim.Adam(dense, 0.01, eps=1e-2))
+    elif dense:
+        made.append(torch.optim.SGD(dense, 0.02, momentum=0.5, weight_decay=0.1))
+    return made
+
+
+def change_frozen(net: nn.Module, what: str) -> None:
+    trainable = [p for p in net.parameters() if p.requires_grad]
+    if what == "freeze" and len(trainable) > 1:
+        trainable[0].requires_grad_(False)
+    elif what == "unfreeze":
+        net.requires_grad_(True)
+
+
+# ---------------------------------------------------------------------- training
+
+
+def train(ddp: BaseDDP, step: Step, seed: tuple[int, int]) -> None:
+    """All micro-batches of a step on this rank."""
+    rank = dist.get_rank()
+    for place, micro in enumerate(step.micros):
+        route = micro.routes[rank]
+        if route is None:
+            continue
+        with nullcontext() if micro.sync else ddp.no_sync():
+            run_micro(ddp, micro, route, (*seed, place, rank), divisor=1)
+    if not step.micros[-1].sync:
+        ddp.reduce_gradients()
+
+
+def train_reference(net: nn.Module, step: Step, seed: tuple[int, int]) -> None:
+    """The same step on the whole batch: what all ranks do, in one process."""
+    world_size = dist.get_world_size()
+    for place, micro in enumerate(step.micros):
+        for rank in range(world_size):
+            route = micro.routes[rank]
+            if route is not None:
+                run_micro(net, micro, route, (*seed, place, rank), divisor=world_size)
+
+
+def run_micro(
+    net: nn.Module, micro: Micro, route: int, seed: tuple[int, ...], divisor: int
+) -> None:
+    losses = []
+    for number in range(micro.forwards):
+        x = batch((*seed, number))
+        losses.append((net(x, route) ** 2).mean() / divisor)
+    if micro.together:
+        losses = [torch.stack(losses).sum()]
+    for number in range(micro.backwards):
+        for loss in losses:
+            loss.backward(retain_graph=number < micro.backwards - 1)
+
+
+def batch(seed: tuple[int, ...]) -> Tensor:
+    generator = torch.Generator().manual_seed(hash(seed) % 2**31)
+    x = torch.randn(SAMPLES, WIDTH, dtype=torch.float64, generator=generator)
+    return x.requires_grad_()  # so that a route without any parameter has a backward too
+
+
+# ---------------------------------------------------------------------- comparing
+
+
+class Difference(AssertionError):
+    """What differs, and where."""
+
+
+def gradients(net: nn.Module) -> dict[str, Tensor | None]:
+    return {name: param.grad for name, param in net.named_parameters()}
+
+
+def tolerance(net: nn.Module) -> float:
+    """Rounding goes from a layer of low precision into the gradients of all before it."""
+    if any(isinstance(layer, BFloat16) for layer in net.modules()):
+        return 0.1
+    return 1e-4 if any(isinstance(layer, Float32) for layer in net.modules()) else 1e-9
+
+
+def compare(where: str, found: dict[str, Any], right: dict[str, Any], tolerance: float) -> None:
+    for name, expected in right.items():
+        got = found[name]
+        if got is None or expected is None:
+            if got is not expected:
+                raise Difference(f"{where}: {name} is {got}, in one process {expected}")
+            continue
+        if (got.layout, got.dtype, got.shape) != (expected.layout, expected.dtype, expected.shape):
+            raise Difference(f"{where}: {name} is {got}, in one process {expected}")
+        if got.layout == torch.strided and got.stride() != expected.stride():
+            raise Difference(f"{where}: strides of {name}: {got.stride()}, {expected.stride()}")
+        got, expected = got.detach().to_dense().double(), expected.detach().to_dense().double()
+        scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
+        if not torch.allclose(got, expected, rtol=0, atol=tolerance * scale):
+            raise Difference(f"{where}: {name} is\n{got}\nin one process\n{expected}")
+
+
+def require_same_on_all_ranks(where: str, tensors: dict[str, Tensor | None]) -> None:
+    mine = {name: fingerprint(tensor) for name, tensor in tensors.items()}
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    for rank, theirs in enumerate(everyone):
+        wrong = [name for name in mine if theirs[name] != everyone[0][name]]
+        if wrong:
+            raise Difference(f"{where}: {wrong[0]} differs between rank 0 and rank {rank}")
+
+
+def fingerprint(tensor: Tensor | None) -> str | None:
+    if tensor is None:
+        return None
+    bits = tensor.detach().to_dense().contiguous().view(-1).view(torch.uint8)
+    return hashlib.sha256(bits.numpy().tobytes()).hexdigest()
