@@ -24,12 +24,13 @@ from minddp.ddp.bucket import Bucket
 from minddp.ddp.buffers import BUFFER_MODES, average_buffers
 from minddp.ddp.join import Join, joining
 from minddp.ddp.sparse import average_sparse
+from minddp.ddp.torch_names import TorchNames
 from minddp.ddp.watcher import BackwardWatcher
 
 _counter = itertools.count(1)  # wrapped models, in the order of wrapping
 
 
-class BaseDDP(BackwardWatcher):
+class BaseDDP(TorchNames, BackwardWatcher):
     """A module whose gradients are averaged over the ranks when ``loss.backward()`` returns.
 
     A drop-in for `torch.nn.parallel.DistributedDataParallel`. After backward every rank holds

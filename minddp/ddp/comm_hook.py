@@ -144,7 +144,10 @@ def check_hook(hook: Any) -> None:
     """
     if not callable(hook):
         raise TypeError(f"a comm hook must be callable as hook(state, bucket), not {hook!r}")
-    signature = inspect.signature(hook)
+    try:
+        signature = inspect.signature(hook, eval_str=True)
+    except NameError:  # an annotation that its own module cannot read
+        signature = inspect.signature(hook)
     bucket = signature.parameters.get("bucket")
     if bucket is not None and bucket.annotation not in _BUCKET_ANNOTATIONS:
         raise ValueError(
@@ -162,7 +165,6 @@ _BUCKET_ANNOTATIONS = (
     inspect.Parameter.empty,
     torch._C._distributed_c10d.GradBucket,
     GradBucket,
-    "dist.GradBucket",
 )
 _RETURN_ANNOTATIONS = (inspect.Signature.empty, torch.futures.Future[torch.Tensor], Any)
 

@@ -10,6 +10,7 @@ order of their index, never in the order in which they happen to be complete.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ class OverlappedDDP(BaseDDP):
     Args:
         bucket_cap_mb: a bucket is closed when it reaches this size, in MiB.
         first_bucket_mb: the same for the first bucket, small so that sending starts early.
+        bucket_cap_mb_list: in place of the two, one size for each bucket, the last for all that
+            follow; as in torch.
         gradient_as_bucket_view: let gradients be views of the buckets. Saves a copy and memory;
             but a gradient that you keep from one step is overwritten in the next.
         comm_hook: what to do in place of the all-reduce, ``hook(state, bucket) -> Future`` as in
@@ -49,15 +52,18 @@ class OverlappedDDP(BaseDDP):
         *,
         bucket_cap_mb: float | None = 25,
         first_bucket_mb: float = 1,
+        bucket_cap_mb_list: Sequence[float] = (),
         gradient_as_bucket_view: bool = False,
         comm_hook: Hook | tuple[Any, Hook] | None = None,
         **options: Any,
     ) -> None:
-        for name, size in (("bucket_cap_mb", bucket_cap_mb), ("first_bucket_mb", first_bucket_mb)):
-            if size is not None and not size >= 0:
-                raise ValueError(f"{name} is a size in MiB, 0 or more, not {size!r}")
-        self.bucket_cap_mb = 25.0 if bucket_cap_mb is None else float(bucket_cap_mb)
-        self.first_bucket_mb = min(float(first_bucket_mb), self.bucket_cap_mb)
+        rest = 25.0 if bucket_cap_mb is None else bucket_cap_mb
+        sizes = list(bucket_cap_mb_list) or [min(first_bucket_mb, rest), rest]
+        for size in [*sizes, first_bucket_mb]:
+            if not size >= 0:
+                raise ValueError(f"a bucket's size is a number of MiB, 0 or more, not {size!r}")
+        self.bucket_sizes_mb = sizes
+        self.bucket_bytes_cap_list = [int(size * MiB) for size in bucket_cap_mb_list]  # torch's
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.comm_hook: tuple[Any, Hook] | None = None
         super().__init__(module, process_group, **options)
@@ -90,7 +96,7 @@ class OverlappedDDP(BaseDDP):
     def _build_buckets(self, order: list[Parameter]) -> None:
         """Plan buckets for gradients that arrive in this order."""
         position = {param: place for place, param in enumerate(order)}
-        capacities = [self.first_bucket_mb * MiB, self.bucket_cap_mb * MiB]
+        capacities = [size * MiB for size in self.bucket_sizes_mb]
         groups = []
         for kind in group_by_kind(order):
             sizes = [param.numel() * param.element_size() for param in kind]

@@ -36,7 +36,7 @@ class Replica(nn.Module):
         self.world_size = group.size()
         self.rank = dist.get_group_rank(group, dist.get_rank())
         self._handles: dict[Parameter, Any] = {}
-        weakref.finalize(self, _remove_all, self._handles)
+        weakref.finalize(self, remove_all, self._handles)
         self._scan()
 
     def _scan(self) -> None:
@@ -54,13 +54,6 @@ class Replica(nn.Module):
         for param in trainable:
             if param not in self._handles:
                 self._handles[param] = param.register_post_accumulate_grad_hook(_hook(self))
-
-    @staticmethod
-    def _set_params_and_buffers_to_ignore_for_model(
-        module: nn.Module, params_and_buffers_to_ignore: Collection[str]
-    ) -> None:
-        """torch's way to name what DDP is to leave alone: neither compared, copied nor averaged."""
-        module._ddp_params_and_buffers_to_ignore = params_and_buffers_to_ignore  # type: ignore
 
     def _ignored(self) -> Collection[str]:
         """Names to leave alone, where torch's users put them."""
@@ -130,7 +123,8 @@ def _hook(replica: Replica) -> Callable[[Parameter], None]:
     return gradient_is_ready
 
 
-def _remove_all(handles: dict[Parameter, Any]) -> None:
+def remove_all(handles: dict[Parameter, Any]) -> None:
+    """Take hooks off the parameters that have them."""
     for handle in handles.values():
         handle.remove()
     handles.clear()

@@ -72,9 +72,6 @@ ALL = AS_SHIPPED + UNDER_SHIM
 # These ask torch's class for names, most of them private, that ours does not have. They run on
 # `OverlappedWithTorchNames`, which answers to the names and leaves the work to our class.
 WITH_TORCH_NAMES = {
-    "test_static_graph_api_cpu": "_set_static_graph, _get_ddp_logging_data",
-    "test_get_data_parallel_params": "_get_data_parallel_params",
-    "test_ddp_sync_module_states": "broadcast_bucket_size, parameters_to_ignore",
     "test_ddp_unused_params_rebuild_buckets_exception": "torch's wording, one step later",
     "test_ddp_control_flow_same_across_ranks": "reducer._get_local_used_map, torch's wording",
     "test_ddp_control_flow_different_across_ranks": "reducer._get_local_used_map, torch's wording",
@@ -82,14 +79,9 @@ WITH_TORCH_NAMES = {
     "test_ddp_multiple_nested_unused_params_err_ignore_params": "torch's wording, one step later",
     "test_ddp_python_error_logged": "_get_ddp_logging_data",
     "test_detect_ddp_is_actually_static": "reducer._ddp_graph_static",
-    "test_ddp_init_sync_buffers_with_forward_sync_buffers_false": "forward_sync_buffers",
-    "test_ddp_device_mesh_initialization": "device_mesh",
-    "test_ddp_bucket_cap_mb_list": "bucket_cap_mb_list, bucket_bytes_cap_list",
-    "test_ddp_sink_noclone": "_set_ddp_sink_clone",
     "test_ddp_comm_hook_logging": "_get_ddp_logging_data, _register_builtin_comm_hook",
     "test_ddp_uneven_inputs": "_authoritative_rank, _get_ddp_logging_data",
     "test_ddp_uneven_input_join_disable": "_join_config",
-    "test_ddp_remove_autograd_hooks": "_remove_autograd_hooks",
 }
 
 # What our class is not meant to do, and so fails. Everything else has to pass.

@@ -27,8 +27,6 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn import Parameter
 
 from minddp.ddp import OverlappedDDP
-from minddp.ddp.checks import BROADCAST_BYTES
-from minddp.ddp.replica import _remove_all
 
 BUILT_IN_HOOKS = {
     dist.BuiltinCommHookType.ALLREDUCE: default_hooks.allreduce_hook,
@@ -39,18 +37,9 @@ BUILT_IN_HOOKS = {
 class OverlappedWithTorchNames(OverlappedDDP):
     """`OverlappedDDP` that also answers to the names which torch's tests use."""
 
-    broadcast_bucket_size = BROADCAST_BYTES
-
     def __init__(self, module: nn.Module, **options: Any) -> None:
         tolerant = options.get("find_unused_parameters") or options.get("static_graph")
-        caps = options.pop("bucket_cap_mb_list", [])
-        if caps:
-            options["first_bucket_mb"], options["bucket_cap_mb"] = caps
         super().__init__(module, error_on_unused=not tolerant, **options)
-        self.parameters_to_ignore = set(self._ignored())
-        self.device_mesh = options.get("device_mesh")
-        self.forward_sync_buffers = self.buffers_mode == "broadcast"
-        self.bucket_bytes_cap_list = [int(cap * 2**20) for cap in caps]
         self.telemetry: dict[str, Any] = {"has_error": False, "error": ""}
 
     def _connect(self, module: nn.Module, group: dist.ProcessGroup) -> None:
@@ -97,11 +86,6 @@ class OverlappedWithTorchNames(OverlappedDDP):
             f"which did not receive grad for rank {self.rank}: {indices}; {hint}"
         )
 
-    @staticmethod
-    def _get_data_parallel_params(module: nn.Module, named_params: bool = False) -> Iterator[Any]:
-        for name, param in watched_parameters(module):
-            yield (name, param) if named_params else param
-
     # ------------------------------------------------------------------ telemetry
 
     @contextmanager
@@ -123,20 +107,6 @@ class OverlappedWithTorchNames(OverlappedDDP):
     def _register_builtin_comm_hook(self, kind: dist.BuiltinCommHookType) -> None:
         self.register_comm_hook(None, BUILT_IN_HOOKS[kind])
         self.telemetry["comm_hook"] = str(kind)
-
-    # ------------------------------------------------------------------ settings
-
-    def _set_static_graph(self) -> None:
-        """A promise that ours has no use for; torch takes it only before the first step."""
-        with self._logged():
-            if self.step > 0:
-                raise RuntimeError("_set_static_graph should be called before training loop starts")
-
-    def _set_ddp_sink_clone(self, clone: bool) -> None:
-        """Torch copies the outputs of forward unless told not to. Ours never does."""
-
-    def _remove_autograd_hooks(self) -> None:
-        _remove_all(self._handles)
 
     @contextmanager
     def join(
