@@ -1,6 +1,7 @@
 """constraints.txt, pyproject.toml and environment.yml say the same, and it is what runs here."""
 
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -91,19 +92,26 @@ def test_the_tests_run_with_exactly_these_versions():
     assert check.returncode == 0, check.stdout + check.stderr
 
 
+@pytest.fixture
+def fresh_environment(tmp_path):
+    """The Python of a new environment, which is too large to be left behind."""
+    venv.create(tmp_path / "fresh", with_pip=True)
+    yield tmp_path / "fresh" / "bin" / "python"
+    shutil.rmtree(tmp_path / "fresh")
+
+
 @pytest.mark.install
-def test_the_pip_section_installs_into_a_fresh_environment(tmp_path):
+@pytest.mark.timeout(1800)
+def test_the_pip_section_installs_into_a_fresh_environment(fresh_environment, tmp_path):
     """What conda hands to pip, in its order, in a new environment: minutes, and the network."""
     requirements = ROOT / "build" / "environment-pip-section.txt"
     requirements.parent.mkdir(exist_ok=True)
     lines = [line.replace("constraints.txt", str(ROOT / "constraints.txt")) for line in pip_lines()]
     lines[-1] = f"--editable {ROOT}"
     requirements.write_text("\n".join(lines) + "\n")
-    venv.create(tmp_path / "fresh", with_pip=True)
-    python = tmp_path / "fresh" / "bin" / "python"
 
     def run(*args):
-        subprocess.run([python, *args], check=True, timeout=1500, cwd=tmp_path)
+        subprocess.run([fresh_environment, *args], check=True, timeout=1500, cwd=tmp_path)
 
     run("-m", "pip", "--disable-pip-version-check", "install", "-q", "-r", requirements)
     run("-m", "pip", "check")
