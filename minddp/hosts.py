@@ -78,6 +78,45 @@ def two_hosts(rate: str | None = "1gbit") -> Iterator[tuple[Host, Host]]:
             subprocess.run(["ip", "netns", "delete", host.namespace], capture_output=True)
 
 
+def run_ranks(hosts: Sequence[Host], arguments: Sequence[str], timeout: float) -> list[str]:
+    """Run one command on each host, as the ranks of one job, and wait for all.
+
+    Args:
+        arguments: the command; it finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its
+            environment, as under torchrun, and one thread for torch.
+        timeout: seconds for all of it. Then, or if one fails, all are ended.
+
+    Returns:
+        What each printed to stdout.
+
+    Raises:
+        RuntimeError: a command failed, with the host and the end of what it said.
+    """
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        for rank, host in enumerate(hosts):
+            env = {
+                **host.environment(),
+                "RANK": str(rank),
+                "LOCAL_RANK": "0",
+                "WORLD_SIZE": str(len(hosts)),
+                "MASTER_ADDR": hosts[0].address,
+                "MASTER_PORT": "29400",  # free: a namespace has all ports to itself
+                "OMP_NUM_THREADS": "1",
+            }
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            processes.append(subprocess.Popen(host.command(arguments), env=env, **pipes))  # type: ignore
+        said = [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    for host, process, (_, errors) in zip(hosts, processes, said, strict=True):
+        if process.returncode != 0:
+            raise RuntimeError(f"failed on host {host.address}: {errors[-2000:]}")
+    return [output for output, _ in said]
+
+
 def cut(host: Host) -> None:
     """Pull the cable out of a host."""
     _run(*host.command(["ip", "link", "set", host.interface, "down"]))

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-PARTS = ("launch", "ladder", "recorder", "link")
+PARTS = ("launch", "ladder", "recorder", "simulator", "prediction", "link")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from minddp.bench.ladder import CONTENDERS, step_times
 from minddp.bench.workloads import WORKLOADS
-from minddp.hosts import two_hosts, why_not
+from minddp.hosts import run_ranks, two_hosts, why_not
 
 WORKLOAD = "MLP, 14 M"
 BITS_PER_SECOND = 1e9
@@ -30,25 +30,9 @@ def run(rounds: int = 8) -> dict[str, Any]:
     if reason:
         return {"skipped": reason}
     with two_hosts("1gbit") as hosts:
-        processes: list[subprocess.Popen[str]] = []
-        for rank, host in enumerate(hosts):
-            env = {
-                **host.environment(),
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "MASTER_ADDR": hosts[0].address,
-                "MASTER_PORT": "29400",  # the namespaces have all ports to themselves
-                "OMP_NUM_THREADS": "1",
-            }
-            command = host.command([sys.executable, "-m", "minddp.bench.link", str(rounds)])
-            processes.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
-        try:
-            output = [process.communicate(timeout=600)[0] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-    seconds: dict[str, float] = json.loads(output[0])
+        arguments = [sys.executable, "-m", "minddp.bench.link", str(rounds)]
+        output = run_ranks(hosts, arguments, timeout=600)[0]
+    seconds: dict[str, float] = json.loads(output)
     parameters = sum(p.numel() for p in WORKLOADS[WORKLOAD][0]().parameters())
     # Two ranks: a ring all-reduce sends 2 (n - 1) / n = 1 times the tensor in each direction.
     wire = parameters * 4 * 8 / BITS_PER_SECOND
@@ -57,8 +41,6 @@ def run(rounds: int = 8) -> dict[str, Any]:
 
 def be_a_rank(rounds: int) -> None:
     """What runs on each host."""
-    import torch
-
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     times = step_times(WORKLOAD, CONTENDERS, rounds, warmup=2)
