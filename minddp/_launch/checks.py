@@ -51,6 +51,7 @@ def make_plan(
 ) -> Plan:
     """Raise TypeError, ValueError or RuntimeError at once, or return the plan."""
     refuse_initialised_process()
+    refuse_horovod()
     world_size = positive_int("world_size", world_size)
     if seed is not None:
         seed = integer("seed", seed)
@@ -100,6 +101,15 @@ def refuse_initialised_process() -> None:
             f"{dist.get_rank()} of {dist.get_world_size()}), and launch starts processes with a "
             "group of their own. Call torch.distributed.destroy_process_group() first (or the "
             "backend's shutdown()), or initialise it inside the function that the ranks run."
+        )
+
+
+def refuse_horovod() -> None:
+    horovod = sys.modules.get("horovod.torch")
+    if horovod is not None and horovod.is_initialized():
+        raise RuntimeError(
+            "Horovod is initialised in this process, and launch starts processes of its own. "
+            "Call horovod.torch.shutdown() first, or init() inside the function that they run."
         )
 
 

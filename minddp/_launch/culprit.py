@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 import types
@@ -36,25 +37,32 @@ def describe(name: str, obj: Any, outward: bool) -> str:
     path, part, error = innermost(name, obj, outward)
     if isinstance(error, CannotTravel):
         return f"{path} is {error}."
-    kind = f"{type(part).__module__}.{type(part).__qualname__}".removeprefix("builtins.")
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
     way_out = f" {WAY_OUT}" if outward else ""
-    return f"{path} is of type {kind}, which cannot be pickled ({error}).{way_out}"
+    return f"{path} is of type {type_name(part)}, which cannot be pickled ({reason}).{way_out}"
+
+
+def type_name(obj: Any) -> str:
+    return f"{type(obj).__module__}.{type(obj).__qualname__}".removeprefix("builtins.")
 
 
 def innermost(name: str, obj: Any, outward: bool) -> tuple[str, Any, Exception | None]:
     """Walk from `obj` to the smallest part of it that fails: its path, itself, its error."""
     error = pickling_error(obj, outward)
+    user = ""
     for _ in range(MAX_DEPTH):
         if isinstance(error, CannotTravel) and error.obj is obj:
             break
         for part_name, part in parts(name, obj):
             part_error = pickling_error(part, outward)
             if part_error is not None:
+                if isinstance(obj, types.FunctionType):
+                    user = f", which {obj.__name__} uses,"
                 name, obj, error = part_name, part, part_error
                 break
         else:
             break
-    return name, obj, error
+    return f"{name}{user}", obj, error
 
 
 def parts(name: str, obj: Any) -> Iterator[tuple[str, Any]]:
@@ -65,6 +73,10 @@ def parts(name: str, obj: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}[{i}]", value) for i, value in enumerate(obj))
     elif isinstance(obj, types.MethodType):
         yield f"{name}.__self__", obj.__self__
+    elif isinstance(obj, functools.partial):
+        yield f"{name}.func", obj.func
+        yield f"{name}.args", obj.args
+        yield f"{name}.keywords", obj.keywords
     elif isinstance(obj, types.FunctionType):
         yield from used_by(obj)
     elif isinstance(obj, torch.nn.Module):
@@ -81,9 +93,9 @@ def used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         variables = inspect.getclosurevars(function)
     except (TypeError, ValueError):
         return
-    for names in (variables.nonlocals, variables.globals):
-        yield from ((f"`{key}`, which {function.__name__} uses,", v) for key, v in names.items())
-    yield from ((f"a default of {function.__name__}", v) for v in function.__defaults__ or ())
+    yield from variables.nonlocals.items()
+    yield from variables.globals.items()
+    yield from (("a default value", value) for value in function.__defaults__ or ())
 
 
 def refuse_argument(

@@ -90,7 +90,7 @@ def last(rank: Rank) -> CollectiveCall | None:
 def whereabouts(rank: Rank) -> str:
     """Continue the sentence "rank 0 ..."."""
     if rank.returned is not None:
-        return f"returned from its function{after(rank, ' ')}"
+        return f"returned from its function{after(rank, ' after', ' without any collective')}"
     if rank.failed is not None:
         return f"failed: {rank.read_json('failure')['summary']}"
     if rank.died is not None:
@@ -108,12 +108,11 @@ def whereabouts(rank: Rank) -> str:
     return f"{place}{after(rank)}"
 
 
-def after(rank: Rank, joint: str = ", ") -> str:
+def after(rank: Rank, some: str = ", after", none: str = ", before any collective") -> str:
     """The last collective before the place that was named just before."""
     if recorder_is_off(rank):
         return ""
-    call = last(rank)
-    return f"{joint}after {call}" if call else f"{joint}without any collective"
+    return f"{some} {last(rank)}" if last(rank) else none
 
 
 def disagreement(ranks: list[Rank]) -> str:

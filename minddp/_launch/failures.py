@@ -31,16 +31,15 @@ def rank_failed(crew: Crew) -> RankFailed:
     number = culprit.number
     output = crew.output.text(number)
     if report:
-        summary = f"rank {number} failed: {report['summary']}"
-        if report["exitcode"] != 1 or report["summary"].startswith("called"):
-            summary = f"rank {number} {report['summary']}"
+        summary = f"rank {number} {failure(culprit)}"
         trace, tail = name_cells(report["traceback"]), ""
     else:
         summary = f"rank {number} {death(culprit)}"
-        trace, tail = crash_trace(culprit), last_lines(output)
+        trace, tail = format_frames(frames(culprit)), last_lines(output)
     others = {rank.number: fate(rank, culprit) for rank in crew if rank is not culprit}
-    paragraphs = [summary + ".", trace, tail, mismatch(crew, output)]
-    paragraphs.append("\n".join(f"rank {k} {text}." for k, text in others.items()))
+    shown = trace if report else crash_stack(culprit)
+    paragraphs = [sentence(summary), shown, tail, mismatch(crew, output)]
+    paragraphs.append("\n".join(sentence(f"rank {k} {text}") for k, text in others.items()))
     return RankFailed(
         "\n\n".join(part.rstrip() for part in paragraphs if part.strip()),
         rank=number,
@@ -51,6 +50,16 @@ def rank_failed(crew: Crew) -> RankFailed:
         output=output,
         others=others,
     )
+
+
+def sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+def failure(rank: Rank) -> str:
+    """Continue "rank 0 ..." for a rank that raised."""
+    summary = str(rank.read_json("failure")["summary"])
+    return summary if summary.startswith("called sys.exit") else f"failed: {summary}"
 
 
 def death(rank: Rank) -> str:
@@ -80,9 +89,9 @@ def often(signal_name: str) -> str:
     return ""
 
 
-def crash_trace(rank: Rank) -> str:
-    stack = format_frames(frames(rank))
-    return f"Its Python stack (most recent call last):\n{stack}" if stack else ""
+def crash_stack(rank: Rank) -> str:
+    stack = format_frames(users_frames(frames(rank)))
+    return f"It was at (most recent call last):\n{stack}" if stack else ""
 
 
 def last_lines(output: str) -> str:
@@ -97,7 +106,7 @@ def fate(rank: Rank, culprit: Rank) -> str:
     if rank.failed is not None:
         if rank.read_json("failure")["echo"]:
             return f"lost its connection to a peer{f' in {last(rank)}' if last(rank) else ''}"
-        return f"failed as well: {rank.read_json('failure')['summary']}"
+        return f"also {failure(rank)}"
     if rank.returned is not None:
         return f"had {whereabouts(rank)}"
     return f"was stopped because rank {culprit.number} failed; it {whereabouts(rank)}"
@@ -116,18 +125,18 @@ def mismatch(crew: Crew, output: str) -> str:
 def launch_timeout(crew: Crew, ending: Ending, timeout: float) -> LaunchTimeout:
     """Say what each rank waits for, and where."""
     states = {rank.number: whereabouts(rank) for rank in crew}
-    sentence = "; ".join(f"rank {number} {state}" for number, state in states.items())
+    story = "; ".join(f"rank {number} {state}" for number, state in states.items())
     opening = f"no answer after {timeout:.1f} s"
     if ending == "deadlock":
         opening = "no answer will come"
     stacks = {rank.number: frames(rank) for rank in crew if rank.running}
-    paragraphs = [f"{opening}. {sentence}.", disagreement(list(crew))]
+    paragraphs = [f"{opening}. {story}.", disagreement(list(crew))]
     for number, stack in stacks.items():
         own = format_frames(users_frames(stack))
         paragraphs.append(f"rank {number} is at (most recent call last):\n{own}" if own else "")
     return LaunchTimeout(
         "\n\n".join(part.rstrip() for part in paragraphs if part.strip()),
-        summary=f"{opening}. {sentence}",
+        summary=f"{opening}. {story}",
         stacks={number: format_frames(stack) for number, stack in stacks.items()},
         collectives={rank.number: pending(rank) or last(rank) for rank in crew},
         outputs=[crew.output.text(rank.number) for rank in crew],

@@ -137,11 +137,12 @@ def call(fn: Any, args: Any, kwargs: Any, record: bool) -> tuple[Any, Any]:
 def save_result(outcome: tuple[Any, Any], path: Path) -> None:
     try:
         travel.save(outcome, path)
-    except Exception as error:
-        from minddp._launch.culprit import describe
+    except Exception:
+        from minddp._launch.culprit import describe, pickling_error, type_name
 
-        kind = type(outcome[0]).__qualname__
+        if pickling_error(outcome[0], outward=False) is None:
+            raise  # no fault of the value: a full disk, for example
         reason = describe("result", outcome[0], outward=False)
         raise TypeError(
-            f"the function returned a {kind} that cannot be sent back: {reason}"
-        ) from error
+            f"the function returned a {type_name(outcome[0])} that cannot be sent back: {reason}"
+        ) from None

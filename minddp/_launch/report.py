@@ -49,11 +49,11 @@ def exit_code(error: BaseException) -> int:
 
 
 def users_part(stack: TracebackType | None) -> TracebackType | None:
-    """Without the frames of the launcher, which lead to the user's function."""
+    """Without the frames of the launcher, which lead to the user's function; it may be all."""
     part = stack
     while part is not None and part.tb_frame.f_code.co_filename.startswith(LAUNCHER_FOLDER):
         part = part.tb_next
-    return part or stack
+    return part
 
 
 def is_echo(error: BaseException | None) -> bool:

@@ -11,7 +11,7 @@ from minddp._launch.diagnosis import left_behind
 Ending = Literal["returned", "failed", "late", "deadlock"]
 
 START_LIMIT = 120.0  # seconds for processes to start, load torch and find each other
-GRACE = 0.25  # seconds: a failure is reported by its peers too, and the cause may come second
+GRACE = 0.5  # seconds: a failure is reported by its peers too, and the cause may come second
 ECHO_GRACE = 2.0
 LOOK_FOR_DEADLOCK_EVERY = 1.0
 
@@ -56,10 +56,17 @@ def wait_for_cause(crew: Crew) -> None:
 def first_failure(crew: Crew) -> Rank:
     """The earliest failure, where one that is not an echo of another goes first.
 
-    A death is no echo, so a killed rank outranks peers that lost their connection to it.
+    A death is no echo, so a killed rank outranks peers that lost their connection to it. Of
+    ranks that raised the same, it is the lowest: their times would differ from run to run.
     """
     failures = [rank for rank in crew if rank.failed or rank.died]
-    return min(failures, key=lambda rank: (is_echo(rank), rank.failed or rank.died))
+    first = min(failures, key=lambda rank: (is_echo(rank), rank.failed or rank.died))
+    return next(rank for rank in failures if raised(rank) == raised(first))
+
+
+def raised(rank: Rank) -> object:
+    """One line about its exception; for a rank that died, itself."""
+    return rank.read_json("failure")["summary"] if rank.failed else rank
 
 
 def is_echo(rank: Rank) -> bool:

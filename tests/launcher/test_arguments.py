@@ -77,6 +77,15 @@ def test_something_that_is_no_function():
         launch(later)
 
 
+def test_horovod_that_is_initialised_is_refused(monkeypatch):
+    import sys
+    from types import SimpleNamespace
+
+    monkeypatch.setitem(sys.modules, "horovod.torch", SimpleNamespace(is_initialized=lambda: True))
+    with pytest.raises(RuntimeError, match=r"Horovod is initialised.*shutdown\(\)"):
+        launch(nothing)
+
+
 def test_arguments_that_do_not_fit_the_function():
     def wants_rank(rank: int) -> int:
         return rank
@@ -125,7 +134,7 @@ def test_a_global_or_enclosing_name_that_cannot_be_sent_is_named():
     with pytest.raises(TypeError) as caught:
         launch(use_lock)
     assert "the function use_lock cannot be sent" in str(caught.value)
-    assert "`lock`, which use_lock uses, is of type _thread.lock" in str(caught.value)
+    assert "lock, which use_lock uses, is of type _thread.lock" in str(caught.value)
     assert "%%writefile" in str(caught.value)
 
 

@@ -197,7 +197,7 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize("how", ["script", "-c", "-m", "interactive"])
+@pytest.mark.parametrize("how", ["script", "-c", "interactive"])
 def test_from_a_script_without_a_main_guard_and_from_a_shell(how, tmp_path):
     root = str(Path(__file__).parents[2])
     source = textwrap.dedent(SCRIPT).format(root=root)
@@ -206,7 +206,6 @@ def test_from_a_script_without_a_main_guard_and_from_a_shell(how, tmp_path):
     command += {
         "script": ["some_script.py"],
         "-c": ["-c", source],
-        "-m": ["-m", "some_script"],
         "interactive": ["-i", "-q"],
     }[how]
     done = subprocess.run(

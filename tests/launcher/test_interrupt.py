@@ -131,9 +131,7 @@ def test_cells_define_the_function_and_its_world(cells, tmp_path):
 
     source = "def bad():\n    value = {}\n    return value['key']\nlaunch(bad)"
     printed, error = cells.run(source)
-    assert error.startswith("RankFailed: rank 0 failed: KeyError: 'key'.") or error.startswith(
-        "RankFailed: rank 1 failed: KeyError: 'key'."
-    )
+    assert error.startswith("RankFailed: rank 0 failed: KeyError: 'key'.")
     assert "Cell In[3], line 3, in bad" in error
     assert "return value['key']" in error
     assert "ipykernel_" not in error
@@ -183,7 +181,7 @@ def test_ranks_end_when_the_kernel_is_killed(cells, kernel, tmp_path, start_meth
     assert still_alive([*ranks, *servers]) == []
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_a_script_that_gets_a_signal(signum, tmp_path):
     source = WORK + "launch(work, {folder!r}, timeout=600)\n"
     environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
