@@ -135,6 +135,7 @@ class BaseDDP(TorchNames, BackwardWatcher):
             self._scan()
         self._start_over()
         self._announce("reduce")
+        self.step += 1
 
     def _backward_has_ended(self) -> None:
         self._average_everything()
@@ -150,7 +151,6 @@ class BaseDDP(TorchNames, BackwardWatcher):
 
     @torch.no_grad()
     def _average_everything(self, silent: bool = False) -> None:
-        self.step += 1
         self._silent = silent
         try:
             self._reduce()

@@ -84,6 +84,7 @@ class Join:
             if doing == "forward":
                 self.ddp._synchronise_buffers()
             elif doing == "reduce":
+                self.ddp.step += 1
                 self.ddp._average_everything(silent=True)
         self.ddp._copy_from(self.source)
 
