@@ -161,9 +161,9 @@ class BaseDDP(TorchNames, BackwardWatcher):
                 average_buffers(self._buffers_by_name(), self.process_group, working, silent)
         except RuntimeError as error:
             raise RuntimeError(
-                f"rank {self.rank}: averaging the gradients of step {self.step} failed: {error}. "
-                "A rank died, or is at another step (with unequal numbers of batches, train "
-                "inside `with model.join():`)."
+                f"rank {self.rank}: averaging the gradients of step {self.step} failed: "
+                f"{str(error).rstrip('.')}. (If a peer died, its own error tells more. If it is at "
+                "another step: with unequal numbers of batches train inside `model.join()`.)"
             ) from error
         finally:
             self._silent = False
