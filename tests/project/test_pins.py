@@ -104,8 +104,7 @@ def fresh_environment(tmp_path):
 @pytest.mark.timeout(1800)
 def test_the_pip_section_installs_into_a_fresh_environment(fresh_environment, tmp_path):
     """What conda hands to pip, in its order, in a new environment: minutes, and the network."""
-    requirements = ROOT / "build" / "environment-pip-section.txt"
-    requirements.parent.mkdir(exist_ok=True)
+    requirements = tmp_path / "requirements.txt"
     lines = [line.replace("constraints.txt", str(ROOT / "constraints.txt")) for line in pip_lines()]
     lines[-1] = f"--editable {ROOT}"
     requirements.write_text("\n".join(lines) + "\n")
