@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from minddp.debug import checked_collectives, tag
-from minddp.launcher import launch
+from minddp.launcher import RankFailed, launch
 
 
 def other_order():
@@ -68,3 +68,8 @@ def test_matching_collectives_run_unchanged_and_torch_ddp_is_checked_too():
     for gradient, collectives in launch(train):
         assert gradient == [[1.5, 1.5]]
         assert collectives >= 2  # at least the weights' broadcast and the gradients' all-reduce
+
+
+def test_debug_variable_checks_a_launched_function():
+    with pytest.raises(RankFailed, match=r"all_reduce of \(2,\) float32.*all_reduce of \(3,\)"):
+        launch(other_size, env={"MINDDP_DEBUG": "1"}, prints="off")

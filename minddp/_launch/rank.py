@@ -125,11 +125,16 @@ def seed_everything(seed: int | None) -> None:
 
 def call(fn: Any, args: Any, kwargs: Any, record: bool) -> tuple[Any, Any]:
     """The value of the function and, on request, the recording of its collectives."""
-    if not record:
-        return fn(*args, **kwargs), None
-    from minddp.recorder import record as recorder
+    with contextlib.ExitStack() as around:
+        if os.environ.get("MINDDP_DEBUG", "0") not in ("", "0"):
+            from minddp.debug import checked_collectives
 
-    with recorder() as recording:
+            around.enter_context(checked_collectives())
+        if not record:
+            return fn(*args, **kwargs), None
+        from minddp.recorder import record as recorder
+
+        recording = around.enter_context(recorder())
         value = fn(*args, **kwargs)
     return value, recording
 
