@@ -49,9 +49,7 @@ def check_gpus() -> Finding:
     """NCCL is used only where each rank has a GPU; none is needed."""
     count = torch.cuda.device_count()
     if count == 0:
-        return Finding(
-            "GPUs", "ok", "none, and none needed: ranks use gloo on the CPU"
-        )
+        return Finding("GPUs", "ok", "none, and none needed: ranks use gloo on the CPU")
     names = ", ".join(sorted({torch.cuda.get_device_name(i) for i in range(count)}))
     if not dist.is_nccl_available():
         advice = "ranks will use gloo on the CPU; for NCCL install torch's CUDA wheel"
