@@ -11,10 +11,8 @@ depend on who computes it.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +21,7 @@ import torch.distributed as dist
 from minddp.checkpoint import CheckpointError
 from minddp.launcher import LaunchTimeout, RankFailed, launch
 from minddp.progress import STYLES, show_progress
+from minddp.rendezvous import group_from_environment, ranks_given
 from minddp.train_config import (
     TrainConfig,
     add_train_args,
@@ -31,8 +30,6 @@ from minddp.train_config import (
     config_from_args,
 )
 from minddp.trainer import Trainer
-
-RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
@@ -68,45 +65,6 @@ def sample_text(trainer: Trainer, count: int) -> str:
     generator = torch.Generator(trainer.device).manual_seed(trainer.config.seed)
     start = trainer.text.encode("\n")[None].to(trainer.device)
     return trainer.text.decode(trainer.model.generate(start, count, generator)[0])
-
-
-def ranks_given() -> int | None:
-    """World size of the ranks that something else started, this process among them; else None.
-
-    Raises ValueError for an environment that describes a group only in part, or wrongly.
-    """
-    if dist.is_initialized():
-        return dist.get_world_size()
-    if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
-        return None
-    wrong = [f"{name} is not set" for name in RENDEZVOUS if name not in os.environ]
-    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
-        if not os.environ.get(name, "0").isdecimal():
-            wrong.append(f"{name}={os.environ[name]!r} is not a whole number")
-    if not wrong and int(os.environ["RANK"]) >= int(os.environ["WORLD_SIZE"]):
-        wrong.append(
-            f"RANK={os.environ['RANK']} is not below WORLD_SIZE={os.environ['WORLD_SIZE']}"
-        )
-    if wrong:
-        raise ValueError(
-            f"the environment describes ranks that a launcher started, but {'; '.join(wrong)}. "
-            "Start with torchrun, which sets them all, or unset them and use --world-size"
-        )
-    return int(os.environ["WORLD_SIZE"])
-
-
-@contextlib.contextmanager
-def group_from_environment() -> Iterator[None]:
-    """Join the group that torchrun describes in the environment, and leave it at the end."""
-    gpu = int(os.environ.get("LOCAL_RANK", 0))
-    on_gpus = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", gpu + 1))
-    if on_gpus:
-        torch.cuda.set_device(gpu)
-    dist.init_process_group("nccl" if on_gpus else "gloo")
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, TrainConfig]:

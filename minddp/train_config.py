@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from minddp.ddp import DDP_BACKENDS
+from minddp.ddp_choice import ddp_class
 from minddp.gpt import GPTConfig
 from minddp.text import CharText
 
@@ -59,7 +59,7 @@ class TrainConfig:
                 check_whole_number(_flag(field.name), value, smallest)
         for name in ("lr", "clip"):
             check_positive(_flag(name), getattr(self, name))
-        check_ddp_backend(self.ddp_backend)
+        ddp_class(self.ddp_backend)
         if self.n_embd % self.n_head:
             raise ValueError(
                 f"--n-embd {self.n_embd} cannot be shared equally by --n-head {self.n_head} heads; "
@@ -110,17 +110,6 @@ def add_train_args(parser: argparse.ArgumentParser) -> None:
 def config_from_args(args: argparse.Namespace) -> TrainConfig:
     """The settings in parsed arguments. Raises what TrainConfig raises."""
     return TrainConfig(**{field.name: getattr(args, field.name) for field in fields(TrainConfig)})
-
-
-def check_ddp_backend(name: str) -> None:
-    """Raise ValueError with the choices and the nearest of them for an unknown name."""
-    if name in DDP_BACKENDS:
-        return
-    near = difflib.get_close_matches(str(name).lower(), DDP_BACKENDS, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(
-        f"--ddp-backend {name!r} is unknown, the choices are {', '.join(DDP_BACKENDS)}{hint}"
-    )
 
 
 def _flag(name: str) -> str:

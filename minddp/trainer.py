@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minddp.checkpoint import check_same_run, read_checkpoint, write_checkpoint
-from minddp.ddp import DDP_BACKENDS
+from minddp.ddp_choice import ddp_class
 from minddp.gpt import GPT
 from minddp.text import CharText, batch_starts, cut_rows, held_out_starts, reference_text
 from minddp.train_config import TrainConfig
@@ -59,7 +59,7 @@ class Trainer:
         self.model = GPT(config.gpt(len(self.text.vocabulary))).to(self.device)
         self.ddp_model: nn.Module = self.model  # one process without a group: nothing to wrap
         if dist.is_initialized():
-            self.ddp_model = DDP_BACKENDS[config.ddp_backend](self.model, **(ddp_options or {}))
+            self.ddp_model = ddp_class(config.ddp_backend)(self.model, **(ddp_options or {}))
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, betas=(0.9, 0.95), weight_decay=0.1
         )

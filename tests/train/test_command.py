@@ -101,20 +101,48 @@ def test_inside_a_launch_it_takes_the_ranks_that_are_there(tmp_path, losses_alon
     assert largest_difference(losses_in(path), losses_alone) < 1e-4
 
 
-def torchrun(ranks: int, *flags: str) -> subprocess.CompletedProcess[str]:
+def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(ranks), "-m", "minddp.train", *flags]
     env = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
     # Ranks on one host need no name of it: gloo may otherwise look for one on the network.
     env.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", TORCH_CPP_LOG_LEVEL="ERROR")
+    command += ["--nproc-per-node", "2", *words]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
 
 
 def test_under_torchrun_it_takes_the_ranks_that_it_is_given(tmp_path, losses_alone):
     path = tmp_path / "run.pt"
-    done = torchrun(2, *TEN_STEPS, "--checkpoint", str(path))
+    done = torchrun("-m", "minddp.train", *TEN_STEPS, "--checkpoint", str(path))
     assert done.returncode == 0, done.stderr
     assert re.findall(r"step +(\d+)/10", done.stdout) == ["5", "10"]  # one rank reports
+    assert largest_difference(losses_in(path), losses_alone) < 1e-4
+
+
+DIES_ONCE = """
+import os, sys
+from minddp.train import main
+from minddp.trainer import Trainer
+
+train_step = Trainer.train_step
+
+def die_at_step_seven(trainer):
+    first_attempt = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if first_attempt and trainer.rank == 1 and trainer.step == 7:
+        os._exit(7)
+    train_step(trainer)
+
+Trainer.train_step = die_at_step_seven
+sys.exit(main())
+"""
+
+
+def test_restarted_by_torchrun_it_goes_on_from_the_checkpoint(tmp_path, losses_alone):
+    path, script = tmp_path / "run.pt", tmp_path / "dies_once.py"
+    script.write_text(DIES_ONCE)
+    flags = [*TEN_STEPS, "--save-every", "4", "--checkpoint", str(path)]
+    done = torchrun("--max-restarts", "1", str(script), *flags)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"after step (\d+)", done.stdout) == ["4"]
     assert largest_difference(losses_in(path), losses_alone) < 1e-4
 
 
@@ -125,9 +153,9 @@ def test_under_torchrun_it_takes_the_ranks_that_it_is_given(tmp_path, losses_alo
             ["--batch-size", "1", "--world-size", "2"],
             "--batch-size 1 .* 2 ranks .* at least 2 rows",
         ),
-        (["--ddp-backend", "legcy"], "'legcy' is unknown.*did you mean 'legacy'"),
-        (["--ddp-backend", "Naive"], "'Naive' is unknown.*did you mean 'naive'"),
-        (["--ddp-backend", "xyz"], "'xyz' is unknown, the choices are .*naive.*c10d"),
+        (["--ddp-backend", "legcy"], "unknown ddp_backend 'legcy'.*did you mean 'legacy'"),
+        (["--ddp-backend", "Naive"], "unknown ddp_backend 'Naive'.*did you mean 'naive'"),
+        (["--ddp-backend", "xyz"], "unknown ddp_backend 'xyz'; choose from .*naive.*c10d"),
         (["--steps", "0"], "--steps must be at least 1, got 0"),
         (["--steps", "1.5"], "--steps: invalid int value: '1.5'"),
         (["--batch-size", "-4"], "--batch-size must be at least 1, got -4"),
