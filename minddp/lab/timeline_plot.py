@@ -129,7 +129,8 @@ def _draw_heading(ax: Axes, y: float, label: str, panel: Timeline) -> None:
         annotation_clip=False,
     )
     shares = [panel.overlap_fraction(rank) for rank in panel.ranks if panel.busy(rank, "comm")]
-    numbers = f"{panel.duration * 1e3:.3g} ms"
+    milliseconds = panel.duration * 1e3
+    numbers = f"{milliseconds:.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
     if shares:
         numbers += f", {sum(shares) / len(shares):.0%} of communication hidden"
     ax.annotate(
