@@ -1,4 +1,4 @@
-"""Bucket plans, flat buffers and their windows. No processes: everything here is a pure function."""
+"""Bucket plans, flat buffers and their windows: pure functions, no processes."""
 
 from __future__ import annotations
 

@@ -24,6 +24,8 @@ from minddp.ddp.base import BaseDDP
 from .trees import WIDTH, BFloat16, Float32, Net, Tree
 
 SAMPLES = 3  # per rank and forward
+RATE = 1e-3  # of learning; small, so that no model blows up
+EXACT = 1e-9  # relative tolerance in float64
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Program:
 def as_text(value: Any) -> str:
     """What to type for it: only the arguments that are not the default."""
     if isinstance(value, tuple):
-        return "(" + "".join(f"{as_text(item)}, " for item in value).rstrip() + ")"
+        return f"({', '.join(map(as_text, value))}{',' * (len(value) == 1)})"
     if not is_dataclass(value):
         return repr(value)
     plain = type(value)
@@ -131,12 +133,12 @@ def make_optimizers(name: str, net: nn.Module) -> list[torch.optim.Optimizer]:
     """Built before wrapping, over all parameters, frozen ones too."""
     sparse = [m.weight for m in net.modules() if isinstance(m, nn.Embedding)]
     dense = [p for p in net.parameters() if not any(p is other for other in sparse)]
-    made: list[torch.optim.Optimizer] = [torch.optim.SGD(sparse, 0.05)] if sparse else []
+    made: list[torch.optim.Optimizer] = [torch.optim.SGD(sparse, RATE)] if sparse else []
     if dense and name == "adam":
         # A large eps: Adam would blow rounding errors of gradients near zero up to whole steps.
-        made.append(torch.optim.Adam(dense, 0.01, eps=1e-2))
+        made.append(torch.optim.Adam(dense, RATE, eps=1e-2))
     elif dense:
-        made.append(torch.optim.SGD(dense, 0.02, momentum=0.5, weight_decay=0.1))
+        made.append(torch.optim.SGD(dense, RATE, momentum=0.5, weight_decay=0.1))
     return made
 
 
@@ -209,7 +211,7 @@ def tolerance(net: nn.Module) -> float:
     """Rounding goes from a layer of low precision into the gradients of all before it."""
     if any(isinstance(layer, BFloat16) for layer in net.modules()):
         return 0.1
-    return 1e-4 if any(isinstance(layer, Float32) for layer in net.modules()) else 1e-9
+    return 1e-4 if any(isinstance(layer, Float32) for layer in net.modules()) else EXACT
 
 
 def compare(where: str, found: dict[str, Any], right: dict[str, Any], tolerance: float) -> None:
@@ -224,7 +226,8 @@ def compare(where: str, found: dict[str, Any], right: dict[str, Any], tolerance:
         if got.layout == torch.strided and got.stride() != expected.stride():
             raise Difference(f"{where}: strides of {name}: {got.stride()}, {expected.stride()}")
         got, expected = got.detach().to_dense().double(), expected.detach().to_dense().double()
-        scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
+        floor = 1e-3 if tolerance == EXACT else 1.0
+        scale = max([floor, *expected.abs().flatten().tolist()])
         if not torch.allclose(got, expected, rtol=0, atol=tolerance * scale):
             raise Difference(f"{where}: {name} is\n{got}\nin one process\n{expected}")
 

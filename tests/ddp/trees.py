@@ -177,7 +177,7 @@ class Transposed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = Parameter(torch.randn(WIDTH, WIDTH, dtype=torch.float64).t())
+        self.weight = Parameter(torch.randn(WIDTH, WIDTH, dtype=torch.float64).t() / 3)
 
     def forward(self, x: Tensor, route: int) -> Tensor:
         return x @ self.weight
