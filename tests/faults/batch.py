@@ -34,7 +34,7 @@ def jobs_of(rungs: Sequence[Rung]) -> list[tuple[Rung, Case]]:
 
 def applies(case: Case, rung: Rung) -> bool:
     # A case that compiles takes several steps by itself, and seconds: once per class is enough.
-    return rung.name not in case.not_for and not (case.compiles and rung.practised)
+    return not (rung.traits & case.not_for.keys() or case.compiles and rung.practised)
 
 
 def launch_of(rung: Rung, case: Case) -> str:

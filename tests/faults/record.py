@@ -22,15 +22,18 @@ Answer = Callable[[int, int], dict]  # (world_size, rank) -> what that rank must
 
 @dataclass(frozen=True)
 class Case:
-    """One program with its right answer: either values (`right`) or an error (`raises`)."""
+    """One program with its right answer: values (`right`), or an error on every rank (`raises`).
+
+    Where a case has both, an error is due on the ranks for which `right` gives None.
+    """
 
     record: str
     title: str
     program: Program
     wrong: str  # what a wrong answer looks like
     right: Answer | None = None
-    raises: tuple[str, ...] = ()  # patterns; every rank's error must match each of them
-    not_for: dict[str, str] = field(default_factory=dict)  # rung -> why it does not apply
+    raises: tuple[str, ...] = ()  # patterns; the error must match each of them
+    not_for: dict[str, str] = field(default_factory=dict)  # trait of a rung -> why not
     torch_right: Answer | None = None  # where torch documents another rule than ours
     tolerance: float = 1e-5  # relative
     compiles: bool = False  # needs torch.compile, which takes seconds to start
@@ -51,18 +54,21 @@ class Case:
     def _fault(self, world_size: int, rank: int, outcome: Outcome, torch: bool) -> str | None:
         if outcome.died:
             return f"the launch ended:\n{outcome.error}"
-        if self.raises:
-            if outcome.error is None:
-                return f"returned {outcome.value} where an error was due"
-            missing = [p for p in self.raises if not re.search(p, outcome.error, re.DOTALL)]
-            return f"its error does not say {missing}:\n{outcome.error}" if missing else None
+        answer = self.torch_right if torch and self.torch_right else self.right
+        expected = answer(world_size, rank) if answer else None
+        if expected is None:
+            return self._wrong_error(outcome)
         if outcome.error is not None:
             return f"raised\n{outcome.error}\n{outcome.traceback}"
-        answer = self.torch_right if torch and self.torch_right else self.right
-        expected = answer(world_size, rank)
         if same(outcome.value, expected, self.tolerance):
             return None
         return f"returned {outcome.value}, right is {expected}"
+
+    def _wrong_error(self, outcome: Outcome) -> str | None:
+        if outcome.error is None:
+            return f"returned {outcome.value} where an error was due"
+        missing = [p for p in self.raises if not re.search(p, outcome.error, re.DOTALL)]
+        return f"its error does not say {missing}:\n{outcome.error}" if missing else None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,10 @@ from torch import nn
 
 from minddp.ddp import DDP_BACKENDS
 
+ONE_BYTE = 1 / 2**20  # in MiB
+EACH = {"bucket_cap_mb": ONE_BYTE, "first_bucket_mb": ONE_BYTE}
+VIEWS = {"gradient_as_bucket_view": True}
+
 
 @dataclass(frozen=True)
 class Rung:
@@ -26,20 +30,24 @@ class Rung:
     def label(self) -> str:
         return f"{self.name}, {self.buckets}" + (", later step" if self.practised else "")
 
+    @property
+    def traits(self) -> set[str]:
+        """What a case may name as the reason not to run here."""
+        step = f"{self.name}, {'later' if self.practised else 'first'} step"
+        views = {"views"} if VIEWS.keys() <= self.options.keys() else set()
+        return {self.name, self.label, step} | views
+
     def wrap(self, module: nn.Module, **options) -> nn.Module:
         if self.name == "torch":
             options.pop("debug", None)  # a variable of the environment there
         model = DDP_BACKENDS[self.name](module, **self.options, **options)
         if self.practised:
             trained = [p for p in module.parameters() if p.requires_grad]
-            sum((p * 0).sum().double() for p in trained).backward()
+            sum((p * 5).sum().double() for p in trained).backward()  # a 5 left over would show
             model.zero_grad(set_to_none=True)
         return model
 
 
-ONE_BYTE = 1 / 2**20  # in MiB
-EACH = {"bucket_cap_mb": ONE_BYTE, "first_bucket_mb": ONE_BYTE}
-VIEWS = {"gradient_as_bucket_view": True}
 RUNGS = (
     Rung("naive", "one per parameter"),
     Rung("flat", "one bucket"),

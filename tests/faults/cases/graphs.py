@@ -1,14 +1,12 @@
-"""What lies between the model's outputs and the loss: graphs that are not one straight line."""
+"""Graphs that are not one straight line from the model's outputs to the loss."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ..models import TwoLayers, gradients, linear, number, x_of
+from ..models import TwoLayers, gradients, x_of
 from ..record import case
 
 
@@ -66,6 +64,49 @@ def reentrant_checkpoint_found(wrap, rank, world_size):
     return checkpointed(wrap, rank, find_unused_parameters=True)
 
 
+class SharedAndCheckpointed(TwoLayers):
+    """a(a(x)), computed again during backward: a's gradient arrives twice in one backward."""
+
+    def forward(self, x):
+        hidden = checkpoint(self.a, x, use_reentrant=True)
+        return checkpoint(self.a, hidden, use_reentrant=True) + self.b(x)
+
+
+def shared_and_checkpointed(wrap, rank):
+    model = wrap(SharedAndCheckpointed())
+    found = []
+    for _ in range(3):
+        model.zero_grad()
+        model(x_of(rank).requires_grad_()).sum().backward()
+        found.append(gradients(model))
+    return {"steps": found}
+
+
+@case(
+    "D09",
+    "re-entrant checkpointing of a layer that is used twice",
+    right=lambda n, rank: {"steps": [{"a.weight": 2 * n, "b.weight": n}] * 3},
+    wrong="an error, or the first of the two gradients alone is averaged",
+    not_for={"overlapped, later step": "it must be so from the first step on: see the next case"},
+)
+def reentrant_checkpoint_shared(wrap, rank, world_size):
+    return shared_and_checkpointed(wrap, rank)
+
+
+@case(
+    "D09",
+    "re-entrant checkpointing of a layer that is used twice, but not in the first step",
+    raises=(r"a\.weight", r"rank \d", r"use_reentrant=False"),
+    wrong="the second gradient is lost, or stays local",
+    not_for=dict.fromkeys(
+        ("naive", "flat", "legacy", "overlapped, first step", "torch"),
+        "the gradients are sent after both have arrived, or never meant to arrive twice",
+    ),
+)
+def reentrant_checkpoint_shared_later(wrap, rank, world_size):
+    return shared_and_checkpointed(wrap, rank)
+
+
 class Square(nn.Module):
     """y = w x^2 + b."""
 
@@ -94,80 +135,3 @@ def gradient_penalty(wrap, rank, world_size):
     (gx,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
     (gx**2).sum().backward()
     return gradients(model)
-
-
-@dataclasses.dataclass
-class Record:
-    loss: torch.Tensor
-    steps: int = 3
-
-
-class Opaque:
-    """Holds a tensor in a way that no container protocol shows."""
-
-    def __init__(self, loss):
-        self.loss = loss
-
-
-SHAPES = {
-    "dict": (
-        lambda y: {"n": 3, "none": None, "nested": [(y.detach(),)], "loss": y},
-        lambda out: out["loss"],
-    ),
-    "dataclass": (Record, lambda out: out.loss),
-    "opaque": (Opaque, lambda out: out.loss),
-}
-
-
-def returning(wrap, rank, shape):
-    pack, loss_of = SHAPES[shape]
-
-    class Returns(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = linear()
-
-        def forward(self, x):
-            self.__dict__["returned"] = pack(self.layer(x))
-            return self.returned
-
-    model = wrap(Returns(), find_unused_parameters=True)
-    out = model(x_of(rank))
-    loss_of(out).sum().backward()
-    found = {"w": number(model.module.layer.weight.grad)}
-    return found, out is model.module.returned
-
-
-def average(n, rank):
-    return {"w": n}
-
-
-@case("D19", "forward returns a dict", right=average, wrong="local gradients")
-def returns_dict(wrap, rank, world_size):
-    return returning(wrap, rank, "dict")[0]
-
-
-@case("D19", "forward returns a dataclass", right=average, wrong="local gradients")
-def returns_dataclass(wrap, rank, world_size):
-    return returning(wrap, rank, "dataclass")[0]
-
-
-@case(
-    "D19",
-    "forward returns an object of the user's own",
-    right=average,
-    wrong="an error about a parameter marked ready twice",
-)
-def returns_opaque(wrap, rank, world_size):
-    return returning(wrap, rank, "opaque")[0]
-
-
-@case(
-    "D19",
-    "forward's output comes back as the very same object",
-    right=lambda n, rank: dict.fromkeys(SHAPES, True),
-    wrong="a copy of the container",
-    not_for={"torch": "builds the containers anew when it looks for unused parameters"},
-)
-def returns_same_object(wrap, rank, world_size):
-    return {shape: returning(wrap, rank, shape)[1] for shape in SHAPES}

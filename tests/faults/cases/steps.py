@@ -42,6 +42,7 @@ def gradient_set_by_hand(wrap, rank, world_size):
     "a gradient that the user keeps does not change at the next step",
     right=lambda n, rank: {"kept": n, "next": 2 * n},
     wrong="the next step writes into it",
+    not_for={"views": "documented: a gradient that is a view of its bucket is overwritten"},
 )
 def kept_gradient(wrap, rank, world_size):
     model = wrap(linear())
