@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 import warnings
 from dataclasses import asdict
@@ -68,13 +69,33 @@ def _open(place: Place, timeout: float, keep: bool) -> Store:
         _wait_for_answer(place, min(timeout, SECONDS_BEFORE_A_WARNING))
         return store
     _wait_for_answer(place, timeout)
-    left = timedelta(seconds=max(deadline - time.monotonic(), 1.0))
-    try:
-        return TCPStore(place.address, place.port, is_master=False, timeout=left)
-    except RuntimeError as error:
-        raise OSError(
-            f"what answers at {place.address}:{place.port} is not the store of rank 0 ({error})"
-        ) from error
+    return _connect(place, max(deadline - time.monotonic(), 1.0))
+
+
+def _connect(place: Place, seconds: float) -> Store:
+    """Connect to the store that is open by now.
+
+    In a thread, for against a program that takes the connection and never says a word, TCPStore's
+    own time-out does not help.
+    """
+    outcome: list[Store | RuntimeError] = []
+
+    def connect() -> None:
+        limit = timedelta(seconds=seconds)
+        try:
+            outcome.append(TCPStore(place.address, place.port, is_master=False, timeout=limit))
+        except RuntimeError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    result = outcome[0] if outcome else RuntimeError(f"no word within {seconds:g} s")
+    if isinstance(result, Store):
+        return result
+    raise OSError(
+        f"what answers at {place.address}:{place.port} is not the store of rank 0 ({result})"
+    ) from result
 
 
 def _wait_for_answer(place: Place, timeout: float) -> None:
