@@ -144,29 +144,28 @@ def check_hook(hook: Any) -> None:
     """
     if not callable(hook):
         raise TypeError(f"a comm hook must be callable as hook(state, bucket), not {hook!r}")
-    try:
-        signature = inspect.signature(hook, eval_str=True)
-    except NameError:  # an annotation that its own module cannot read
-        signature = inspect.signature(hook)
+    signature = inspect.signature(hook)
     bucket = signature.parameters.get("bucket")
-    if bucket is not None and bucket.annotation not in _BUCKET_ANNOTATIONS:
+    if bucket is not None and not _is_one_of(bucket.annotation, _BUCKET_ANNOTATIONS):
         raise ValueError(
             f"comm hook {_name(hook)}: its bucket annotation should be "
             f"torch.distributed.GradBucket, not {bucket.annotation!r}"
         )
-    if signature.return_annotation not in _RETURN_ANNOTATIONS:
+    if not _is_one_of(signature.return_annotation, _RETURN_ANNOTATIONS):
         raise ValueError(
             f"comm hook {_name(hook)}: its return annotation should be "
             f"torch.futures.Future[torch.Tensor], not {signature.return_annotation!r}"
         )
 
 
-_BUCKET_ANNOTATIONS = (
-    inspect.Parameter.empty,
-    torch._C._distributed_c10d.GradBucket,
-    GradBucket,
-)
-_RETURN_ANNOTATIONS = (inspect.Signature.empty, torch.futures.Future[torch.Tensor], Any)
+_BUCKET_ANNOTATIONS = (torch._C._distributed_c10d.GradBucket, GradBucket)
+_RETURN_ANNOTATIONS = (torch.futures.Future[torch.Tensor], Any)
+
+
+def _is_one_of(annotation: Any, right: Sequence[Any]) -> bool:
+    if isinstance(annotation, str):  # from __future__ import annotations: only the text is there
+        return annotation.endswith(("GradBucket", "Future[torch.Tensor]", "Future[Tensor]", "Any"))
+    return annotation is inspect.Parameter.empty or annotation in right
 
 
 def _name(hook: Any) -> str:
