@@ -23,7 +23,7 @@ and finished after it (:meth:`minddp.point_to_point.Peers.exchange`).
 import torch
 import torch.distributed as dist
 
-from minddp.point_to_point import Peers
+from minddp.point_to_point import Peers, refuse_graph
 from minddp.reduce_op import SUM, combiner
 from minddp.ring import all_gather, reduce_scatter, ring_all_reduce
 
@@ -50,6 +50,7 @@ def star_broadcast(
     tensor: torch.Tensor, src: int = 0, group: dist.ProcessGroup | None = None
 ) -> None:
     """``src`` sends its tensor to every other rank, one after the other."""
+    refuse_graph(tensor)
     peers = Peers(group)
     root = peers.position_of(src)
     if peers.rank != root:
@@ -67,6 +68,7 @@ def star_reduce(
     group: dist.ProcessGroup | None = None,
 ) -> None:
     """Every rank sends its tensor to ``dst``, which combines them; the others keep theirs."""
+    refuse_graph(tensor)
     peers, combine = Peers(group), combiner(op)
     root = peers.position_of(dst)
     if peers.rank != root:
@@ -87,6 +89,7 @@ def tree_broadcast(
     tensor: torch.Tensor, src: int = 0, group: dist.ProcessGroup | None = None
 ) -> None:
     """Each step doubles the number of ranks that have the tensor: ceil(log2 n) steps."""
+    refuse_graph(tensor)
     peers = Peers(group)
     root = peers.position_of(src)
     place = (peers.rank - root) % peers.size  # the tree is drawn with the root at place 0
@@ -107,6 +110,7 @@ def tree_reduce(
 
     Only ``dst`` has the result; the other ranks keep their tensor.
     """
+    refuse_graph(tensor)
     peers, combine = Peers(group), combiner(op)
     root = peers.position_of(dst)
     place = (peers.rank - root) % peers.size

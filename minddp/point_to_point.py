@@ -76,5 +76,15 @@ class Peers:
         return int(dist.get_global_rank(self.group, position % self.size))
 
 
+def refuse_graph(tensor: torch.Tensor) -> None:
+    """Raise RuntimeError for a tensor that autograd computed: a collective works in place and
+    outside the graph, so backward would give this rank's part of the gradient alone, in silence."""
+    if tensor.grad_fn is not None and torch.is_grad_enabled():
+        raise RuntimeError(
+            "collectives are not differentiable: this tensor is part of an autograd graph. For a "
+            "metric pass tensor.detach(); for a loss let DDP average the gradients"
+        )
+
+
 def _contiguous_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)

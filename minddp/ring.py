@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from minddp.point_to_point import Peers
+from minddp.point_to_point import Peers, refuse_graph
 from minddp.reduce_op import SUM, Combine, combiner
 
 
@@ -25,6 +25,7 @@ def ring_all_reduce(
     Each rank sends 2 (n - 1) / n of the tensor, which does not grow with n. Each chunk is
     summed on one rank and copied from there, so all ranks get the same bits.
     """
+    refuse_graph(tensor)
     peers = Peers(group)
     flat = tensor.detach().contiguous().view(-1)
     chunks = flat.tensor_split(peers.size)  # views; some are empty if there are few elements

@@ -39,6 +39,7 @@ def open_store(place: Place, timeout: float) -> Store:
     if where not in _stores:
         lent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         _stores[where] = _open(place, timeout, keep=place.rank == 0 and not lent)
+    _stores[where].set_timeout(timedelta(seconds=timeout))
     _meetings[where] = _meetings.get(where, 0) + 1
     # torchrun's own store outlives the ranks: what those of an earlier attempt wrote is no use.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if _alone_on_host(place) else "0"
@@ -111,9 +112,12 @@ def _wait_for_answer(place: Place, timeout: float) -> None:
             reason = str(error)
         waited = time.monotonic() - start
         if waited >= timeout:
+            way_out = "is rank 0 running, on that host, and the port open between the hosts?"
+            if place.rank == 0:
+                way_out = "rank 0 runs on this host, so MASTER_ADDR must be an address of it"
             raise OSError(
-                f"rank {place.rank} found nobody at {where} within {timeout:g} s ({reason}): is "
-                "rank 0 running, on that host, and the port open between the hosts?"
+                f"rank {place.rank} found nobody at {where} within {timeout:g} s ({reason}): "
+                f"{way_out}"
             )
         if waited >= SECONDS_BEFORE_A_WARNING and not warned:
             warned = True

@@ -32,6 +32,9 @@ GOODBYE_SECONDS = 5.0  # that the keeper of the store waits for ranks that still
 class TorchBackend(DistributedBackend):
     """The default process group of torch.distributed, and our DDP classes on top.
 
+    Under srun, or torchrun with an address, rank 0 keeps the store in which the ranks meet. So let
+    every rank end with shutdown(), or the with statement: it lets rank 0 go last.
+
     Args:
         communication: "gloo" or "nccl"; None for NCCL if each rank has a visible GPU, else gloo.
         timeout: seconds; the longest wait in initialize(), a barrier or a collective.

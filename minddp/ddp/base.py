@@ -136,9 +136,11 @@ class BaseDDP(TorchNames, BackwardWatcher):
         self._start_over()
         self._announce("reduce")
         self.step += 1
+        self._versions = [param._version for param in self._handles]
 
     def _backward_has_ended(self) -> None:
         self._average_everything()
+        checks.require_untouched(self._handles, self._versions, self._dense)
 
     def _start_over(self) -> None:
         """Forget what a backward that failed half-way may have left behind."""

@@ -118,6 +118,23 @@ def require_same_bucket(bucket: Bucket, model: int, step: int) -> None:
     require_same("next collective", [what, *bucket.names], advice, bucket.group)
 
 
+def require_untouched(
+    parameters: Iterable[Parameter], versions: Sequence[int], names: Mapping[Parameter, str]
+) -> None:
+    """Raise RuntimeError if a parameter was written to while backward ran.
+
+    Args:
+        versions: autograd's count of the writes to each parameter, from before the backward.
+    """
+    for param, version in zip(parameters, versions, strict=True):
+        if param._version != version:
+            raise RuntimeError(
+                f"{names.get(param, 'a parameter')} was changed while backward ran, before its "
+                "gradient was averaged. Does an optimizer step inside a gradient hook? Let it step "
+                "after backward."
+            )
+
+
 def require_all_used(
     names: Mapping[Parameter, str],
     used: Collection[Parameter],

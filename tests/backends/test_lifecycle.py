@@ -80,6 +80,9 @@ def test_names_and_timeouts_of_barriers_reach_the_twin():
 
 
 OPTIMISED = """
+import sys, torch, torch.distributed, torch.nn.parallel
+watched = [torch.Tensor, torch.nn.Module, torch.distributed, torch.optim.Optimizer]
+before = [dict(vars(thing)) for thing in watched]
 from minddp.backends import DummyBackend, TorchBackend
 from minddp.backends.selection import using_backend
 def error_of(call):
@@ -95,10 +98,11 @@ def empty():
 calls = [DummyBackend().get_rank, lambda: ready.check_batch_size(0), TorchBackend().initialize,
          lambda: using_backend("dummy"), empty]
 print(*(error_of(call) for call in calls))
+print([dict(vars(thing)) for thing in watched] == before, {"deepspeed", "horovod"} & {*sys.modules})
 """
 
 
-def test_python_dash_O_changes_nothing():
+def test_python_dash_O_changes_nothing_and_the_import_neither():
     found = subprocess.run(
         [sys.executable, "-O", "-c", OPTIMISED],
         capture_output=True,

@@ -111,6 +111,40 @@ def test_an_address_where_nobody_answers(address):
     assert seconds < SLACK
 
 
+def wrong_address():
+    os.environ["MASTER_ADDR"] = "192.0.2.1"
+    if os.environ["RANK"] == "0":
+        return error_of(TorchBackend(timeout=1.0).initialize)
+
+
+def test_rank_0_with_the_address_of_another_host():
+    assert "so MASTER_ADDR must be an address of it" in start(wrong_address)[0]
+
+
+def alone():
+    with TorchBackend(timeout=SLACK) as backend:
+        model = torch.nn.Linear(1, 1, bias=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "the process group has one rank"
+            twin, *_ = backend.distribute(model=model)
+        twin(torch.ones(1, 1)).sum().backward()
+        backend.barrier()
+        return backend.get_world_size(), backend.average_all(3).item(), model.weight.grad.item()
+
+
+def test_a_group_of_one():
+    assert start(alone, world_size=1) == [(1, 3.0, 1.0)]
+
+
+def test_a_store_that_is_gone():
+    class Gone:
+        def check(self, keys):
+            raise RuntimeError("Connection reset by peer")
+
+    with pytest.raises(ConnectionError, match="rank 0, or the launcher that kept it, has ended"):
+        waiting.missing_after_wait(Gone(), {0: "key"}, 1.0, str)
+
+
 def port_in_use():
     with socket.socket() as other:
         other.bind(("", 0))

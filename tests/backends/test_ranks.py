@@ -1,6 +1,7 @@
 """TorchBackend on real ranks, in the group that the launcher made."""
 
 import os
+import warnings
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from minddp.backends import TorchBackend
+from minddp.backends import TorchBackend, waiting
 from minddp.factory import DistributedModel
 from minddp.launcher import launch
 
@@ -173,10 +174,15 @@ def test_a_barrier_says_who_waits_in_which():
 
 
 def late_barrier():
+    waiting.SECONDS_BEFORE_A_WARNING = 0.1
     with TorchBackend() as backend:
-        if backend.is_root_worker():
-            return error_of(backend.barrier, "never", timeout=0.3), backend.from_root("go")
-        return backend.from_root()
+        if not backend.is_root_worker():
+            return backend.from_root()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            error = error_of(backend.barrier, "never", timeout=0.3)
+        backend.from_root()
+        return error, [str(warning.message) for warning in caught]
 
 
 def leaves_early():
@@ -189,7 +195,11 @@ def leaves_early():
 
 
 def test_ranks_that_never_came_or_have_left_are_told_apart():
-    assert "rank 1 has not come to any barrier yet" in launch(late_barrier)[0][0]
+    error, [warned] = launch(late_barrier)[0]
+    for text in (error, warned):
+        assert "rank 0 is in barrier 'never' (" in text
+        assert "rank 1 has not come to any barrier yet" in text
+    assert warned.endswith("waiting up to 0.3 s")
     assert "rank 1 has shut down" in launch(leaves_early)[0]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from minddp.launcher import launch
 
-PATIENCE = 120.0  # seconds for one program, before it counts as hanging
+PATIENCE = 30.0  # seconds for one program, before it counts as hanging
 A_LIFE = 3600.0  # seconds for all programs of one crew
 
 

@@ -17,12 +17,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from minddp.ddp import DDP_BACKENDS
 from minddp.ddp.base import BaseDDP
 
 from .trees import WIDTH, BFloat16, Float32, Net, Tree
 
+HOOKS = {"allreduce": allreduce_hook}
 SAMPLES = 3  # per rank and forward
 RATE = 1e-3  # of learning; small, so that no model blows up
 EXACT = 1e-9  # relative tolerance in float64
@@ -61,7 +63,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """A model, a class to wrap it, and what to do with it."""
+    """A model, a class to wrap it, and what to do with it.
+
+    options  as the class takes them; but a `comm_hook` is given as a key of `HOOKS`.
+    """
 
     tree: Tree
     steps: tuple[Step, ...]
@@ -99,7 +104,10 @@ def run_program(program: Program) -> None:
     model = copy.deepcopy(reference)
     scramble(model, rank)
     optimizers = [make_optimizers(program.optimizer, net) for net in (model, reference)]
-    ddp = DDP_BACKENDS[program.rung](model, **program.options)
+    options = dict(program.options)
+    if "comm_hook" in options:
+        options["comm_hook"] = HOOKS[options["comm_hook"]]
+    ddp = DDP_BACKENDS[program.rung](model, **options)
     for number, step in enumerate(program.steps):
         for net in (model, reference):
             change_frozen(net, step.before)

@@ -58,11 +58,16 @@ def test_an_unknown_keyword():
         assert message.startswith("TypeError") and "bucket_cap" in message, rung
 
 
-@pytest.mark.parametrize("name", ["bucket_cap_mb", "first_bucket_mb"])
 @pytest.mark.parametrize("size", [-1, float("nan")])
-def test_sizes_that_are_none(name, size):
-    with pytest.raises(ValueError, match=f"{name} is a size in MiB, 0 or more, not {size}"):
-        OverlappedDDP(linear(), **{name: size})
+def test_sizes_that_are_none(size):
+    for options in (
+        {"bucket_cap_mb": size},
+        {"first_bucket_mb": size},
+        {"bucket_cap_mb": 1, "first_bucket_mb": size},
+        {"bucket_cap_mb_list": [1, size]},
+    ):
+        with pytest.raises(ValueError, match=f"number of MiB, 0 or more, not {size}"):
+            OverlappedDDP(linear(), **options)
 
 
 @pytest.mark.parametrize("wrap", [NaiveDDP, FlatDDP, LegacyDDP, OverlappedDDP])

@@ -86,13 +86,15 @@ def test_sizes_of_buckets_are_thresholds_in_mib_the_first_by_itself():
             sizes(bucket_cap_mb=2 * KIB, first_bucket_mb=1 * KIB),
             sizes(bucket_cap_mb=1.5 * KIB),
             sizes(bucket_cap_mb=None, first_bucket_mb=4 * KIB),
+            sizes(bucket_cap_mb_list=[1 * KIB, 3 * KIB, 1 * KIB]),
         )
 
-    for default, small, between, none in launch(all_sizes):
+    for default, small, between, none, listed in launch(all_sizes):
         assert default == [[5 * 257]] * 2
         assert small == [[257, 2 * 257, 2 * 257]] * 2
         assert between == [[2 * 257, 2 * 257, 257]] * 2  # the first is never above the others
         assert none == [[4 * 257, 257]] * 2
+        assert listed == [[257, 3 * 257, 257]] * 2
 
 
 def test_buckets_of_one_dtype_ordered_by_when_they_are_complete():

@@ -83,6 +83,8 @@ def wrappings(draw: st.DrawFn) -> tuple[str, dict]:
         options["bucket_cap_mb"] = draw(st.sampled_from(CAPACITIES))
         options["first_bucket_mb"] = draw(st.sampled_from(CAPACITIES))
         options["gradient_as_bucket_view"] = draw(st.booleans())
+        if draw(st.sampled_from([False, False, True])):
+            options["comm_hook"] = "allreduce"
     return rung, options
 
 

@@ -16,7 +16,8 @@ ROOT = str(Path(__file__).parents[2])
 
 # Each rank starts a process of its own and leaves both pids, then all wait for ever.
 WORK = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 sys.path.insert(0, {root!r})
 import torch
 import torch.distributed as dist
