@@ -8,7 +8,6 @@ step it compares.
 from __future__ import annotations
 
 import copy
-import hashlib
 import textwrap
 from contextlib import nullcontext
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -22,12 +21,13 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from minddp.ddp import DDP_BACKENDS
 from minddp.ddp.base import BaseDDP
 
-from .trees import WIDTH, BFloat16, Float32, Net, Tree
+from .comparing import compare, gradients, require_same_on_all_ranks, tolerance
+from .layers import WIDTH
+from .trees import Net, Tree
 
 HOOKS = {"allreduce": allreduce_hook}
 SAMPLES = 3  # per rank and forward
 RATE = 1e-3  # of learning; small, so that no model blows up
-EXACT = 1e-9  # relative tolerance in float64
 
 
 @dataclass(frozen=True)
@@ -202,56 +202,3 @@ def batch(seed: tuple[int, ...]) -> Tensor:
     generator = torch.Generator().manual_seed(hash(seed) % 2**31)
     x = torch.randn(SAMPLES, WIDTH, dtype=torch.float64, generator=generator)
     return x.requires_grad_()  # so that a route without any parameter has a backward too
-
-
-# ---------------------------------------------------------------------- comparing
-
-
-class Difference(AssertionError):
-    """What differs, and where."""
-
-
-def gradients(net: nn.Module) -> dict[str, Tensor | None]:
-    return {name: param.grad for name, param in net.named_parameters()}
-
-
-def tolerance(net: nn.Module) -> float:
-    """Rounding goes from a layer of low precision into the gradients of all before it."""
-    if any(isinstance(layer, BFloat16) for layer in net.modules()):
-        return 0.1
-    return 1e-4 if any(isinstance(layer, Float32) for layer in net.modules()) else EXACT
-
-
-def compare(where: str, found: dict[str, Any], right: dict[str, Any], tolerance: float) -> None:
-    for name, expected in right.items():
-        got = found[name]
-        if got is None or expected is None:
-            if got is not expected:
-                raise Difference(f"{where}: {name} is {got}, in one process {expected}")
-            continue
-        if (got.layout, got.dtype, got.shape) != (expected.layout, expected.dtype, expected.shape):
-            raise Difference(f"{where}: {name} is {got}, in one process {expected}")
-        if got.layout == torch.strided and got.stride() != expected.stride():
-            raise Difference(f"{where}: strides of {name}: {got.stride()}, {expected.stride()}")
-        got, expected = got.detach().to_dense().double(), expected.detach().to_dense().double()
-        floor = 1e-3 if tolerance == EXACT else 1.0
-        scale = max([floor, *expected.abs().flatten().tolist()])
-        if not torch.allclose(got, expected, rtol=0, atol=tolerance * scale):
-            raise Difference(f"{where}: {name} is\n{got}\nin one process\n{expected}")
-
-
-def require_same_on_all_ranks(where: str, tensors: dict[str, Tensor | None]) -> None:
-    mine = {name: fingerprint(tensor) for name, tensor in tensors.items()}
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, mine)
-    for rank, theirs in enumerate(everyone):
-        wrong = [name for name in mine if theirs[name] != everyone[0][name]]
-        if wrong:
-            raise Difference(f"{where}: {wrong[0]} differs between rank 0 and rank {rank}")
-
-
-def fingerprint(tensor: Tensor | None) -> str | None:
-    if tensor is None:
-        return None
-    bits = tensor.detach().to_dense().contiguous().view(-1).view(torch.uint8)
-    return hashlib.sha256(bits.numpy().tobytes()).hexdigest()
