@@ -23,7 +23,7 @@ import traceback
 import types
 from typing import Any
 
-PRELOAD = ("torch", "torch.distributed")
+PRELOAD = ("torch", "torch.distributed", "cloudpickle")
 # Optimizers and torch's DDP need this one, which takes as long to load as all the rest. It is
 # loaded when the first launch is over, for the sake of those who wait for that one.
 LOAD_WHEN_IDLE = "torch._dynamo"

@@ -109,11 +109,11 @@ def buffers_off(wrap, rank, world_size):
     return running_mean_after(wrap, rank, 2, broadcast_buffers=False)
 
 
-def rank_0_only(wrap, rank, training):
+def rank_0_only(wrap, rank, training, with_grad):
     model = wrap(nn.BatchNorm1d(1, momentum=0.0)).train(training)
     forwards = 0
     if rank == 0:
-        with torch.no_grad():
+        with torch.set_grad_enabled(with_grad):
             for _ in range(2):
                 model(torch.tensor([[1.0], [3.0]]))
                 forwards += 1
@@ -128,7 +128,7 @@ def rank_0_only(wrap, rank, training):
     wrong="a hang: the forward broadcasts buffers and nobody answers",
 )
 def evaluation_on_rank_0(wrap, rank, world_size):
-    return rank_0_only(wrap, rank, training=False)
+    return rank_0_only(wrap, rank, training=False, with_grad=False)
 
 
 @case(
@@ -138,4 +138,14 @@ def evaluation_on_rank_0(wrap, rank, world_size):
     wrong="a hang: the forward broadcasts buffers and nobody answers",
 )
 def no_grad_on_rank_0(wrap, rank, world_size):
-    return rank_0_only(wrap, rank, training=True)
+    return rank_0_only(wrap, rank, training=True, with_grad=False)
+
+
+@case(
+    "D14",
+    "rank 0 evaluates alone and does not switch gradients off",
+    right=lambda n, rank: {"forwards": 2 if rank == 0 else 0},
+    wrong="a hang: the forward broadcasts buffers and nobody answers",
+)
+def evaluation_with_grad_on_rank_0(wrap, rank, world_size):
+    return rank_0_only(wrap, rank, training=False, with_grad=True)
