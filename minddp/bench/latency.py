@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing.spawn as torch_spawn
+import torch.multiprocessing as torch_processes
 
 from minddp.launcher import launch
 
@@ -63,7 +63,9 @@ def run(launches: int = 20, spawns: int = 3, world_size: int = 2) -> dict[str, f
 def _spawn(world_size: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
-        torch_spawn.spawn(spawned, (str(Path(folder) / "store"), world_size), nprocs=world_size)
+        torch_processes.spawn(  # type: ignore[attr-defined,no-untyped-call]
+            spawned, (str(Path(folder) / "store"), world_size), nprocs=world_size
+        )
         return time.perf_counter() - begin
 
 

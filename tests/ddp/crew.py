@@ -5,6 +5,7 @@ A launch for each of some hundred small programs would take longer than the prog
 
 from __future__ import annotations
 
+import faulthandler
 from collections.abc import Callable
 from multiprocessing.connection import Client, Connection, Listener
 from threading import Thread
@@ -12,7 +13,7 @@ from typing import Any
 
 from minddp.launcher import launch
 
-PATIENCE = 30.0  # seconds for one program, before it counts as hanging
+PATIENCE = 60.0  # seconds for one job, before a rank counts as hanging
 A_LIFE = 3600.0  # seconds for all programs of one crew
 
 
@@ -68,21 +69,24 @@ def sent(connection: Connection, item: Any) -> bool:
 
 
 def answered(connection: Connection) -> bool:
-    """Whether the rank at the other end has done its job: not if it died or hangs."""
+    """Whether the rank at the other end has done its job: not if it has died."""
     try:
-        return connection.poll(PATIENCE) and connection.recv() == "done"
+        return connection.recv() == "done"
     except (EOFError, ConnectionError):
         return False
 
 
 def serve(job: Callable[[Any], None], address: str) -> None:
     """In a rank: do the job for each item that comes, until the parent closes the connection. An
-    error ends the launch, so that ranks which wait for this one in a collective end too."""
+    error ends the launch, so that ranks which wait for this one in a collective end too. A rank
+    that hangs prints its stack and ends."""
     with Client(address) as connection:
         while True:
             try:
                 item = connection.recv()
             except EOFError:
                 return
+            faulthandler.dump_traceback_later(PATIENCE, exit=True)
             job(item)
+            faulthandler.cancel_dump_traceback_later()
             connection.send("done")

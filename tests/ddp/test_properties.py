@@ -23,7 +23,7 @@ from .trees import KINDS, Chain, Choice, Layer
 
 EXAMPLES = int(os.environ.get("MINDDP_EXAMPLES", "0"))
 MANY = settings(
-    max_examples=EXAMPLES or 100,
+    max_examples=EXAMPLES or 40,
     derandomize=not EXAMPLES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -110,7 +110,7 @@ def crews() -> Iterator[dict[int, Crew]]:
         crew.end()
 
 
-@pytest.mark.timeout(600 + 10 * EXAMPLES)
+@pytest.mark.timeout(1200 + 10 * EXAMPLES)
 @MANY
 @given(programs(), st.sampled_from([2, 3, 4, 2, 3, 1]))
 def test_n_ranks_train_as_one_process_does_on_the_whole_batch(
