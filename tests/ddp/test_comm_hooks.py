@@ -121,6 +121,24 @@ def test_unused_parameters_under_a_hook():
     assert launch(unequal) == [[{"a.weight": 0.5, "b.weight": 1.5, "c.weight": None}] * 3] * 2
 
 
+def test_debug_mode_compares_between_hooks_not_beside_them():
+    """A hook may be called from a callback, when the one before is done: at another moment on each
+    rank. A comparison that went out in between would meet it on the other rank."""
+
+    def unequal():
+        ddp = OverlappedDDP(
+            Layers("abcdef"), comm_hook=default_hooks.allreduce_hook, debug=True, **EACH_ALONE
+        )
+        for step in range(10):
+            ddp.zero_grad()
+            ddp(x_of_rank(), "abcdef"[step % 3 :: 2 - dist.get_rank()]).sum().backward()
+        return grads(ddp)
+
+    first, second = launch(unequal)
+    both, only_rank_1 = (2.0, 1.5)
+    assert first == second == {f"{n}.weight": both if n in "ace" else only_rank_1 for n in "abcdef"}
+
+
 def test_what_is_no_hook_is_refused():
     def refused():
         def wrong_bucket(state, bucket: int):
