@@ -193,6 +193,7 @@ class BaseDDP(TorchNames, BackwardWatcher):
 
     def _launch(self, bucket: Bucket) -> None:
         if self.debug:
+            bucket.settle_previous()  # the comparison is a collective too
             checks.require_same_bucket(bucket, self._number, self.step)
         bucket.start(self.divisor)
 

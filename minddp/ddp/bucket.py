@@ -127,6 +127,9 @@ class Bucket:
             work, self.work = self.work, None
             work.wait()
 
+    def settle_previous(self) -> None:
+        """Wait until no collective can start behind our back. An all-reduce starts when told."""
+
     def abandon(self) -> None:
         """Let what a failed backward sent arrive, and forget it, its errors too."""
         with contextlib.suppress(Exception):

@@ -7,6 +7,7 @@ torch's own hooks (fp16, bf16, PowerSGD, ...) run as they are.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -102,6 +103,14 @@ class HookedBucket(Bucket):
             answer.add_done_callback(lambda done: _pass_on(done, future))
         except Exception as error:
             future.set_exception(error)
+
+    def settle_previous(self) -> None:
+        """Wait for the hook before this one: it may launch collectives when its future completes,
+        at a moment that differs between ranks. Its error is raised where its bucket is waited
+        for."""
+        if self.previous is not None and self.previous.future is not None:
+            with contextlib.suppress(Exception):
+                self.previous.future.wait()
 
     def wait(self) -> None:
         """Wait for the hook's future and take its tensor over."""

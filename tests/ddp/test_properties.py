@@ -23,7 +23,7 @@ from .trees import KINDS, Chain, Choice, Layer
 
 EXAMPLES = int(os.environ.get("MINDDP_EXAMPLES") or 0)
 MANY = settings(
-    max_examples=EXAMPLES or 40,
+    max_examples=EXAMPLES or 100,
     derandomize=not EXAMPLES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -111,9 +111,6 @@ def crews() -> Iterator[dict[int, Crew]]:
 
 
 @pytest.mark.timeout(1200 + 10 * EXAMPLES)
-@pytest.mark.skipif(
-    not EXAMPLES, reason="the forty fixed examples did not end in time; set MINDDP_EXAMPLES to run"
-)
 @MANY
 @given(programs(), st.sampled_from([2, 3, 4, 2, 3, 1]))
 def test_n_ranks_train_as_one_process_does_on_the_whole_batch(
